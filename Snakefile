@@ -1,0 +1,47 @@
+# The whole reproduction as one DAG. A target's path says its scale:
+#   figures/placement.pdf                 the paper's models and data
+#   figures/small/placement.pdf           a pretrained 135M model on one GPU
+#   figures/smoke/placement.pdf           tiny models on a laptop
+# Named targets (all, tables, figures, records, report_inputs) concern the scale of `--config scale=NAME`.
+import sys
+from pathlib import Path
+
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+sys.path.insert(0, str(Path(workflow.basedir) / "src"))
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/circuits.smk"
+include: "workflow/rules/attack.smk"
+include: "workflow/rules/tables.smk"
+include: "workflow/rules/figures.smk"
+
+report: "workflow/report/workflow.rst"
+
+localrules:
+    all,
+    tables,
+    figures,
+
+
+rule all:
+    default_target: True
+    input:
+        table_files(TARGET_SCALE),
+        figure_files(TARGET_SCALE),
+        artefacts.RECORDS.format(scale=TARGET_SCALE),
+
+
+rule tables:
+    input:
+        table_files(TARGET_SCALE),
+
+
+rule figures:
+    input:
+        figure_files(TARGET_SCALE),

@@ -1,0 +1,20 @@
+"""Rule script: every record of a scale in one file, one row a metric."""
+
+from typing import TYPE_CHECKING
+
+from latreft.cli import one_line_errors
+from latreft.files import write_text
+from latreft.records import long_form, read_record
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import Snakemake
+
+
+@one_line_errors()
+def main(snakemake: "Snakemake") -> None:
+    """``input.records``: record files; ``output.csv``: the long form."""
+    frame = long_form(read_record(path) for path in snakemake.input.records)
+    write_text(snakemake.output.csv, frame.to_csv(index=False, lineterminator="\n"))
+
+
+main(snakemake)  # type: ignore[name-defined]  # noqa: F821

@@ -1,0 +1,92 @@
+"""Rule script: fine-tune a base model into the clean classifier of one data set [A.1], and evaluate it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional as F
+
+from latreft.cli import one_line_errors
+from latreft.data.prepared import load_split
+from latreft.engine.interface import Defended
+from latreft.evaluation import accuracy
+from latreft.files import fingerprint, sha256
+from latreft.job import provenance, start
+from latreft.models.classifier import Classifier, parameter_count
+from latreft.models.loading import load_base, save_classifier
+from latreft.models.tokenisation import TextTokenizer
+from latreft.records import Metric, ModelInfo, RunRecord, write_record
+from latreft.training import Batches, Checkpoint, Losses, linear_decay, steps_of, train
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import Snakemake
+
+
+@one_line_errors()
+def main(snakemake: "Snakemake") -> None:
+    """``input``: base, data (manifests); ``output``: manifest, head, weights, record; ``params``: see train.smk."""
+    params, settings = snakemake.params, snakemake.params.settings
+    with start(params.runtime, snakemake.log[0]) as job:
+        torch.manual_seed(settings["seed"])
+        base, hf_tokenizer, family, revision = load_base(snakemake.input.base, params.dtype, params.layers)
+        model = Classifier(base, family)
+        model.initialise_head(settings["seed"])
+        model.to(job.device).requires_grad_(True)
+        tokenizer = TextTokenizer(hf_tokenizer)
+        rows = load_split(snakemake.input.data, "ft_train")
+        examples = tokenizer.examples(rows["id"], rows["text"], rows["label"], params.max_length)
+        batches = Batches(examples, settings["batch_size"], settings["seed"], job.device)
+        inputs = {"base": sha256(snakemake.input.base), "data": sha256(snakemake.input.data)}
+
+        def losses_at(step: int) -> Losses:
+            batch = batches.at(step)
+            return Losses(F.cross_entropy(model(batch), batch.labels), batch.tokens.numel())
+
+        accumulate = settings["accumulate"]
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=settings["learning_rate"], weight_decay=settings["weight_decay"]
+        )
+        checkpoint = Checkpoint(
+            Path(params.checkpoint),
+            fingerprint([settings, inputs, params.code, params.max_length, job.runtime.autocast]),
+            job.runtime.checkpoint_seconds,
+            job.log,
+        )
+        label = f"fine-tune {params.model} on {params.dataset}"
+        with job.precision():
+            summary = train(
+                model,
+                optimizer,
+                losses_at,
+                steps_of(len(examples), settings["batch_size"] * accumulate, settings["epochs"]),
+                checkpoint=checkpoint,
+                progress=job.progress(label, "step"),
+                schedule=linear_decay,
+                max_gradient_norm=settings["max_gradient_norm"],
+                accumulate=accumulate,
+                names_at=batches.names,
+            )
+            result = accuracy(job, Defended(model.eval()), tokenizer, snakemake.input.data, params.evaluation)
+        save_classifier(model, hf_tokenizer, snakemake.output.manifest, name=params.model, revision=revision)
+        count = parameter_count(model)
+        write_record(
+            RunRecord(
+                kind="finetune",
+                scale=params.scale,
+                dataset=params.dataset,
+                model=ModelInfo(name=params.model, family=family.name, revision=revision, parameters=count),
+                method="finetune",
+                arm="classifier",
+                seed=settings["seed"],
+                settings=dict(settings),
+                metrics=result.metrics | {"final_loss": Metric(value=summary.history[-1]["loss"], unit="nats")},
+                cost=job.cost()
+                | {"trainable_parameters": count, "flops_per_token": summary.flops / summary.flop_tokens},
+                provenance=provenance(params.code, inputs),
+            ),
+            snakemake.output.record,
+        )
+        checkpoint.remove()
+
+
+main(snakemake)  # type: ignore[name-defined]  # noqa: F821

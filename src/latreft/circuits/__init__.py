@@ -1,0 +1,1 @@
+"""Which MLP neurons the surrogate keeps: scores, allocation over layers, statistics of the heatmaps."""

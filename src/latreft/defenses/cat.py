@@ -1,0 +1,83 @@
+"""CAT baseline [A.4]: continuous adversarial training, token embeddings perturbed, LoRA trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from latreft.defenses.base import AdversarialSettings, Trained, Training, example_losses
+from latreft.interventions import pgd
+from latreft.interventions.edits import Edits, Perturbation
+from latreft.models.adapter import add_lora, lora_weights
+from latreft.models.classifier import parameter_count
+from latreft.models.quantisation import quantise_backbone, wants_four_bits
+from latreft.training import Losses
+from latreft.training import train as run_training
+
+
+class Settings(AdversarialSettings):
+    """CAT [A.4]: LoRA r 16 α 32 on all linear layers, 4-bit backbone, ε 0.05 per token, 10 steps of 0.005."""
+
+    lora_rank: Annotated[int, Field(ge=1)] = 16
+    lora_alpha: Annotated[int, Field(ge=1)] = 32
+    four_bit: Literal["auto", "always", "never"] = "auto"
+    epsilon: Annotated[float, Field(gt=0)] = 0.05
+    step_size: Annotated[float, Field(gt=0)] = 0.005
+    steps: Annotated[int, Field(ge=1)] = 10
+    norm: pgd.Norm = "l2_token"
+    start: pgd.Start = "zero"
+    lambda_adv: Annotated[float, Field(ge=0)] = 0.5
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    batch_size: Annotated[int, Field(ge=1)] = 8
+
+
+def train(run: Training, settings: Settings) -> Trained:
+    """Minimise L_clean + λ L_adv over LoRA and head; δ on the embeddings of every real token."""
+    model, engine = run.classifier, run.engine
+    four_bit = wants_four_bits(settings.four_bit, model.device)
+    total_parameters = parameter_count(model)
+    if four_bit:
+        quantise_backbone(model)
+    adapter = {"rank": settings.lora_rank, "alpha": settings.lora_alpha}
+    add_lora(model, **adapter, seed=run.seed)
+    ball = pgd.Ball(settings.norm, settings.epsilon)
+    batches = run.batches(settings)
+
+    def losses_at(step: int) -> Losses:
+        batch = batches.at(step)
+        prepared = engine.prepare(model, batch, batch.length)
+        shape = torch.Size((len(batch), batch.length, model.width))
+        delta = pgd.ascend(
+            lambda d: example_losses(prepared, Edits(Perturbation(0, d)), batch.labels),
+            ball.start(shape, settings.start, run.generator(step), model.head.weight),
+            prepared.mask,
+            ball,
+            steps=settings.steps,
+            step_size=settings.step_size,
+        )
+        clean = example_losses(prepared, Edits(), batch.labels).mean()
+        adversarial = example_losses(prepared, Edits(Perturbation(0, delta)), batch.labels).mean()
+        total = clean + settings.lambda_adv * adversarial
+        return Losses(total, batch.tokens.numel(), {"clean": clean.item(), "adversarial": adversarial.item()})
+
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    summary = run_training(
+        model,
+        optimizer,
+        losses_at,
+        run.steps(settings),
+        checkpoint=run.checkpoint,
+        progress=run.progress,
+        max_gradient_norm=settings.max_gradient_norm,
+        names_at=batches.names,
+    )
+    return Trained(
+        kind="lora",
+        weights=lora_weights(model),
+        details=adapter | {"four_bit": four_bit, "parameters": total_parameters},
+        summary=summary,
+        trainable=sum(p.numel() for p in trained),
+    )

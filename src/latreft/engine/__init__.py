@@ -1,0 +1,1 @@
+"""How hidden states and logits are computed. Methods and attacks ask through :mod:`latreft.engine.interface`."""

@@ -1,0 +1,70 @@
+"""What every engine offers. Methods and attacks see this and nothing of how a pass is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from latreft.interventions.edits import Edits, ReftEdit
+from latreft.models.batch import Batch
+from latreft.models.classifier import Classifier
+
+
+@dataclass(frozen=True)
+class Defended:
+    """A classifier with what defends it: its own (trained) weights, and a ReFT edit of the last ``window`` positions."""
+
+    classifier: Classifier
+    reft: ReftEdit | None = None
+    window: int = 1
+
+    @property
+    def edits(self) -> Edits:
+        return Edits(reft=self.reft)
+
+
+class Prepared(Protocol):
+    """One batch made ready for many passes through one model. L = min(window, T)."""
+
+    mask: Tensor
+    """bool [B, L]: the real positions of the window."""
+
+    def hidden(self, layer: int) -> Tensor:
+        """The clean, unedited hidden state of the window [B, L, D], without gradient."""
+
+    def logits(self, edits: Edits) -> Tensor:
+        """Logits [B, 2] with the window edited; differentiable in the edits and in trainable weights."""
+
+
+class TokenSearch(Protocol):
+    """One example under a discrete attack: N tokens inserted into its content at one place."""
+
+    def gradient(self, attack: Tensor) -> Tensor:
+        """d loss / d one-hot of the attacked tokens: [N, V] float32, for attack tokens [N]."""
+
+    def losses(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross-entropy [C] and logits [C, 2], float32, of candidate token rows [C, N]."""
+
+
+class Engine(Protocol):
+    """Runs passes."""
+
+    name: str
+
+    def prepare(self, model: Classifier, batch: Batch, window: int) -> Prepared:
+        """Make a batch ready for passes that edit its last ``window`` positions only."""
+
+    def search(self, defended: Defended, content: tuple[int, ...], at: int, label: int, batch_size: int) -> TokenSearch:
+        """Make one example ready for a discrete attack that inserts tokens before ``content[at]``.
+
+        ``at = len(content)`` is a suffix. At most ``batch_size`` candidates run together.
+        """
+
+
+def predict(engine: Engine, defended: Defended, batch: Batch) -> Tensor:
+    """Logits [B, 2] of a defended model, without gradient."""
+    with torch.no_grad():
+        return engine.prepare(defended.classifier, batch, defended.window).logits(defended.edits)

@@ -1,0 +1,127 @@
+"""The reference engine: every pass runs over the full sequence. Slow, short, and the definition of what is right."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from latreft.engine.interface import Defended
+from latreft.interventions.edits import Edits
+from latreft.models.batch import Batch
+from latreft.models.classifier import Classifier, Edit
+
+
+class FullPrepared:
+    """A batch whose passes all run over the T tokens."""
+
+    def __init__(self, model: Classifier, batch: Batch, window: int):
+        if window < 1:
+            raise ValueError(f"window must be at least 1, got {window}")
+        self.model, self.batch = model, batch
+        self.window = min(window, batch.length)
+        self.mask = batch.mask[:, -self.window :]
+
+    def hidden(self, layer: int) -> Tensor:
+        caught: list[Tensor] = []
+
+        def catch(state: Tensor) -> Tensor:
+            caught.append(state[:, -self.window :])
+            return state
+
+        with torch.no_grad(), self.model.edited({layer: catch}):
+            self.model(self.batch)
+        return caught[0]
+
+    def logits(self, edits: Edits) -> Tensor:
+        def edit_of(layer: int) -> Edit:
+            def edit(state: Tensor) -> Tensor:
+                edited = edits.apply(layer, state[:, -self.window :], self.mask)
+                return torch.cat([state[:, : -self.window], edited], dim=1)
+
+            return edit
+
+        with self.model.edited({layer: edit_of(layer) for layer in edits.layers()}):
+            return self.model(self.batch)
+
+
+def one_hot_gradient(gradient: Tensor, embedding: Tensor) -> Tensor:
+    """d loss / d one-hot [N, V], float32, from d loss / d embedding [N, D] and the embedding matrix [V, D].
+
+    Multiplied in float32 at least, a block of the vocabulary at a time: in bfloat16 many tokens would tie.
+    """
+    dtype = torch.promote_types(gradient.dtype, torch.float32)
+    with torch.no_grad():
+        blocks = embedding.detach().split(16384)
+        return torch.cat([gradient.to(dtype) @ block.to(dtype).T for block in blocks], dim=1).float()
+
+
+class FullSearch:
+    """A discrete attack whose candidates each run over the whole sequence.
+
+    When a batch of candidates does not fit the device's memory it is halved, and the rest go on with the smaller
+    size; each candidate's loss is the same whatever the size.
+    """
+
+    def __init__(self, defended: Defended, content: tuple[int, ...], at: int, label: int, batch_size: int):
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if not 0 <= at <= len(content):
+            raise ValueError(f"the attack's place must be between 0 and {len(content)}, the content's length, got {at}")
+        self.defended, self.batch_size = defended, batch_size
+        self.content = torch.tensor(content, dtype=torch.long, device=defended.classifier.device)
+        self.label, self.at = label, at
+
+    def _tokens(self, attack: Tensor) -> Tensor:
+        """Full sequences [C, T + N] of attack rows [C, N]."""
+        content = self.content.expand(attack.shape[0], -1)
+        return torch.cat([content[:, : self.at], attack, content[:, self.at :]], dim=1)
+
+    def _prepared(self, tokens: Tensor) -> FullPrepared:
+        labels = torch.full((tokens.shape[0],), self.label, device=tokens.device)
+        batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), labels)
+        return FullPrepared(self.defended.classifier, batch, self.defended.window)
+
+    @torch.enable_grad()
+    def gradient(self, attack: Tensor) -> Tensor:
+        model = self.defended.classifier
+        tokens = self._tokens(attack.to(self.content.device)[None])
+        embeddings = model.embedding(tokens).detach().requires_grad_(True)
+        with model.edited({0: lambda _state: embeddings}):
+            logits = self._prepared(tokens).logits(self.defended.edits)
+        loss = F.cross_entropy(logits, torch.tensor([self.label], device=logits.device))
+        (gradient,) = torch.autograd.grad(loss, embeddings)
+        attacked = gradient[0, self.at : self.at + attack.shape[0]]
+        return one_hot_gradient(attacked, model.embedding.weight)
+
+    @torch.no_grad()
+    def losses(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        candidates = candidates.to(self.content.device)
+        rows: list[Tensor] = []
+        done = 0
+        while done < len(candidates):
+            part = candidates[done : done + self.batch_size]
+            try:
+                rows.append(self._prepared(self._tokens(part)).logits(self.defended.edits))
+            except torch.OutOfMemoryError:
+                if self.batch_size == 1:
+                    raise
+                self.batch_size = max(1, self.batch_size // 2)
+                torch.cuda.empty_cache()
+                continue
+            done += len(part)
+        logits = torch.cat(rows)
+        labels = torch.full((len(logits),), self.label, device=logits.device)
+        return F.cross_entropy(logits, labels, reduction="none"), logits
+
+
+class ReferenceEngine:
+    """Full-sequence passes."""
+
+    name = "reference"
+
+    def prepare(self, model: Classifier, batch: Batch, window: int) -> FullPrepared:
+        return FullPrepared(model, batch, window)
+
+    def search(self, defended: Defended, content: tuple[int, ...], at: int, label: int, batch_size: int) -> FullSearch:
+        return FullSearch(defended, content, at, label, batch_size)

@@ -1,0 +1,192 @@
+"""Which arms each table and figure wants.
+
+An arm is one trained defense: data set, model, method, the settings in which it differs from the scale's, and seed.
+Arms with equal settings are one arm, whichever targets ask for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from latreft.config import Scale, read_yaml
+from latreft.settings import Settings, SettingsError, validate
+
+NAME = re.compile(r"^[a-z0-9_.]+$")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One trained defense. ``name`` is the method and what differs from the scale's settings, fit for a path."""
+
+    dataset: str
+    model: str
+    method: str
+    name: str
+    seed: int
+    changes: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def path(self) -> str:
+        return f"{self.dataset}/{self.model}/{self.name}/seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a target shows of one arm: the panel and the place in it (bar, row or point), and the attacks it needs."""
+
+    panel: str
+    label: str
+    arm: Arm
+    attacks: tuple[str, ...]
+
+
+class Group(Settings):
+    """Arms that a target wants: every combination of data set, model, arm and swept value."""
+
+    panel: str = "main"
+    datasets: list[str] | Literal["all"]
+    models: list[str] | Literal["all", "main"]
+    arms: Annotated[list[str | dict[str, Any]], Field(min_length=1)]
+    vary: dict[str, str | list[Any]] = {}
+    attacks: list[str] = []
+
+
+class TargetSettings(Settings):
+    """One table or figure: its arms, or the classifiers and scores that it shows."""
+
+    title: str
+    groups: list[Group] = []
+    classifiers: bool = False
+    scores: list[str] = []
+
+
+class ExperimentSettings(Settings):
+    """``config/experiments.yaml``."""
+
+    tables: dict[str, TargetSettings]
+    figures: dict[str, TargetSettings]
+    extra: dict[str, TargetSettings] = {}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The arms of every target at one scale."""
+
+    scale: Scale
+    experiments: ExperimentSettings
+    where: str = field(default="config/experiments.yaml")
+
+    def targets(self) -> Iterator[tuple[str, TargetSettings]]:
+        """Every table, figure and extra target with its settings."""
+        yield from self.experiments.tables.items()
+        yield from self.experiments.figures.items()
+        yield from self.experiments.extra.items()
+
+    def target(self, name: str) -> TargetSettings:
+        """The settings of one target."""
+        for known, settings in self.targets():
+            if known == name:
+                return settings
+        raise SettingsError(
+            f"{self.where}: no target is called {name!r}; targets are {', '.join(n for n, _ in self.targets())}"
+        )
+
+    def cells(self, target: str) -> list[Cell]:
+        """All that ``target`` shows, in the order in which it is shown; swept seeds are separate cells."""
+        return [cell for group in self.target(target).groups for cell in self._expand(group, f"{self.where}: {target}")]
+
+    def arms(self, target: str) -> list[Arm]:
+        """The arms of ``target``, each once."""
+        return list(dict.fromkeys(cell.arm for cell in self.cells(target)))
+
+    @cached_property
+    def all_arms(self) -> dict[str, Arm]:
+        """Every arm that some target wants, by path."""
+        return {cell.arm.path: cell.arm for name, _ in self.targets() for cell in self.cells(name)}
+
+    @cached_property
+    def arm_attacks(self) -> dict[str, list[str]]:
+        """The attacks that some target wants of each arm, by the arm's path."""
+        wanted: dict[str, dict[str, None]] = {}
+        for name, _ in self.targets():
+            for cell in self.cells(name):
+                wanted.setdefault(cell.arm.path, {}).update(dict.fromkeys(cell.attacks))
+        return {path: list(attacks) for path, attacks in wanted.items()}
+
+    def arm(self, path: str) -> Arm:
+        """The arm that lies at ``dataset/model/name/seedN``."""
+        if path not in self.all_arms:
+            raise SettingsError(f"{self.where}: no target of scale {self.scale.name} wants the arm {path}")
+        return self.all_arms[path]
+
+    def settings_of(self, arm: Arm) -> Settings:
+        """The arm's fully resolved settings."""
+        return self.scale.method(arm.dataset, arm.model, arm.method, dict(arm.changes))
+
+    def _names(self, wanted: list[str] | str, known: list[str], what: str, where: str) -> list[str]:
+        if wanted == "all":
+            return known
+        if wanted == "main":
+            return [self.scale.settings.main_model]
+        assert isinstance(wanted, list)
+        for name in wanted:
+            if name not in known:
+                raise SettingsError(f"{where}: unknown {what} {name!r}; scale {self.scale.name} has {', '.join(known)}")
+        return wanted
+
+    def _swept(self, vary: Mapping[str, str | list[Any]]) -> list[dict[str, Any]]:
+        """Every combination of the swept values; a name stands for a grid of the scale."""
+        combinations: list[dict[str, Any]] = [{}]
+        for key, values in vary.items():
+            choices = self.scale.grid(values) if isinstance(values, str) else values
+            combinations = [before | {key: value} for before in combinations for value in choices]
+        return combinations
+
+    def _expand(self, group: Group, where: str) -> Iterator[Cell]:
+        settings = self.scale.settings
+        for attack in group.attacks:
+            if attack not in settings.attacks:
+                raise SettingsError(
+                    f"{where}: unknown attack {attack!r}; scale {settings.scale} has {', '.join(sorted(settings.attacks))}"
+                )
+        for dataset in self._names(group.datasets, list(settings.datasets), "data set", where):
+            for model in self._names(group.models, list(self.scale.models), "model", where):
+                for entry in group.arms:
+                    changes = {"method": entry} if isinstance(entry, str) else dict(entry)
+                    method = changes.pop("method", None)
+                    if method is None:
+                        raise SettingsError(f"{where}: an arm needs a method, got {entry!r}")
+                    for swept in self._swept(group.vary):
+                        label = ", ".join(str(value) for value in swept.values()) or changes.get("label") or method
+                        own = {key: value for key, value in changes.items() if key != "label"} | swept
+                        for seed in settings.seeds:
+                            arm = self._arm(dataset, model, method, own, seed, where)
+                            yield Cell(group.panel, str(label), arm, tuple(group.attacks))
+
+    def _arm(self, dataset: str, model: str, method: str, changes: dict[str, Any], seed: int, where: str) -> Arm:
+        """The arm with ``changes``; a change that equals the scale's own setting is none."""
+        own = self.scale.method(dataset, model, method)
+        changed = self.scale.method(dataset, model, method, changes)
+        differing = tuple(
+            (key, getattr(changed, key)) for key in sorted(changes) if getattr(changed, key) != getattr(own, key)
+        )
+        name = "__".join([method, *(f"{key}_{value}" for key, value in differing)])
+        if not NAME.match(name):
+            raise SettingsError(
+                f"{where}: the arm {name!r} cannot be a path; use letters, digits, '.' and '_' in values"
+            )
+        return Arm(dataset, model, method, name, seed, differing)
+
+
+def load_plan(scale: Scale, path: Path) -> Plan:
+    """The plan of ``scale`` from ``experiments.yaml``, every target expanded once, so that faults show at once."""
+    plan = Plan(scale, validate(ExperimentSettings, read_yaml(path), str(path)), str(path))
+    _ = plan.all_arms
+    return plan

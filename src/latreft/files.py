@@ -1,0 +1,82 @@
+"""Files that are either whole or absent: atomic writes, checksums, manifests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def atomic(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; on success it is synced and renamed to ``path``, on failure removed.
+
+    A reader never sees a half-written file, whatever kills the writer.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write ``text`` (UTF-8) atomically."""
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write ``value`` as sorted, indented JSON, atomically; NaN and infinity are refused."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read JSON; a damaged file is an error that names it."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); delete it and rerun the rule that makes it") from None
+
+
+def sha256(path: str | Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with Path(path).open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def fingerprint(value: Any) -> str:
+    """Hex SHA-256 of a JSON-able value, independent of key order."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_manifest(manifest: str | Path) -> dict[str, Any]:
+    """Read a manifest and check that each file it lists (``files: {name: sha256}``) is there with its size.
+
+    Raises ``FileNotFoundError`` naming the missing file and the manifest.
+    """
+    manifest = Path(manifest)
+    content: dict[str, Any] = read_json(manifest)
+    for name in content.get("files", {}):
+        if not (manifest.parent / name).is_file():
+            raise FileNotFoundError(
+                f"{manifest.parent / name} is listed in {manifest} but missing; "
+                "delete the manifest to have it made again"
+            )
+    return content

@@ -1,0 +1,52 @@
+"""One job, one GPU: a lock a card, taken before CUDA starts."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from latreft.settings import SettingsError
+
+
+def visible_cards() -> list[str]:
+    """The cards this process may use, as CUDA_VISIBLE_DEVICES names them; empty without a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [card.strip() for card in named.split(",") if card.strip()]
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
+@contextmanager
+def one_card(locks: Path | None = None, poll_seconds: float = 1.0) -> Iterator[str]:
+    """Hold one of the visible cards alone; CUDA sees no other within the context.
+
+    A scheduler's own choice of one card is kept as it is. Waits while every card is held by another job of this host.
+    """
+    cards = visible_cards()
+    if not cards:
+        raise SettingsError(
+            "device is 'cuda', but no GPU is visible; set device to 'cpu' or 'auto', or check the driver"
+        )
+    folder = locks or Path(tempfile.gettempdir()) / f"latreft-gpu-{os.getuid()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    while True:
+        for card in cards:
+            lock = FileLock(folder / f"{card.replace('/', '_')}.lock")
+            try:
+                with lock.acquire(timeout=0):
+                    os.environ["CUDA_VISIBLE_DEVICES"] = card
+                    yield card
+                    return
+            except Timeout:
+                continue
+        time.sleep(poll_seconds)

@@ -1,0 +1,1 @@
+"""What is done to hidden states and weights: perturbations, the ReFT edit, pruned surrogates."""

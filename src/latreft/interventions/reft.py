@@ -1,0 +1,114 @@
+"""LoReFT [Sec. 3; D.1]: Φ(h) = h + Rᵀ(W h + b − R h), with R Rᵀ = I."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
+
+Start = Literal["identity", "random"]
+
+
+class Rotation(nn.Module):
+    """Holds Rᵀ [D, R] as ``weight``, to which torch's orthogonal parametrisation is applied."""
+
+    weight: Tensor
+
+    def __init__(self, basis: Tensor):
+        super().__init__()
+        self.weight = nn.Parameter(basis)
+
+
+class LoReFT(nn.Module):
+    """A rank-R edit of hidden states of width D.
+
+    ``R`` is kept orthonormal by torch's orthogonal parametrisation (Householder), stored transposed as [D, R] like
+    pyreft's. Parameters are float32 at least: a bfloat16 R is not orthonormal. ``start='identity'`` takes W = R and
+    b = 0, so that Φ(h) = h before training; ``'random'`` is pyreft's, W and b from ``nn.Linear``.
+
+    Weight decay must never touch R: its unconstrained parameter holds the signs of the factorisation on its diagonal,
+    and torch truncates them when they shrink. :meth:`parameter_groups` keeps R out of it.
+    """
+
+    def __init__(self, width: int, rank: int, *, start: Start = "identity", seed: int = 0, dtype=torch.float32):
+        super().__init__()
+        if not 1 <= rank <= width:
+            raise ValueError(f"rank must be between 1 and the hidden width {width}, got {rank}")
+        generator = torch.Generator().manual_seed(seed)
+        basis = torch.empty(width, rank, dtype=dtype)
+        nn.init.orthogonal_(basis, generator=generator)
+        self.rotation = Rotation(basis)
+        parametrizations.orthogonal(self.rotation, "weight", orthogonal_map="householder")
+        self.source = nn.Linear(width, rank, dtype=dtype)
+        with torch.no_grad():
+            if start == "identity":
+                self.source.weight.copy_(self.rotation.weight.T)
+                self.source.bias.zero_()
+            else:
+                bound = float(width) ** -0.5
+                for parameter in (self.source.weight, self.source.bias):
+                    parameter.copy_(
+                        torch.empty(parameter.shape, dtype=dtype).uniform_(-bound, bound, generator=generator)
+                    )
+
+    @property
+    def rank(self) -> int:
+        return self.source.out_features
+
+    def basis(self) -> Tensor:
+        """Rᵀ as [D, R]; built anew at each call unless within :meth:`built_once`."""
+        return self.rotation.weight
+
+    @contextmanager
+    def built_once(self) -> Iterator[None]:
+        """Within the context R is built once and shared by all passes: it is constant within a training step."""
+        with parametrize.cached():
+            yield
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Φ(h) for hidden states [..., D], computed in the parameters' precision, returned in the input's dtype."""
+        basis = self.basis()
+        state = hidden.to(basis.dtype)
+        difference = self.source(state) - state @ basis
+        return (state + difference @ basis.T).to(hidden.dtype)
+
+    def parameter_groups(self, weight_decay: float) -> list[dict]:
+        """Optimiser groups: ``weight_decay`` on W and b, none on R."""
+        return [
+            {"params": list(self.source.parameters()), "weight_decay": weight_decay},
+            {"params": list(self.rotation.parameters()), "weight_decay": 0.0},
+        ]
+
+    def trained_parameters(self) -> int:
+        """2 R D + R, as counted by the paper: the entries of R, W and b."""
+        return 2 * self.source.weight.numel() + self.source.bias.numel()
+
+    def weights(self) -> dict[str, Tensor]:
+        """R [D, R], W [R, D], b [R] as plain tensors, the form in which a defense is saved."""
+        return {
+            "rotation": self.basis().detach().cpu().clone().contiguous(),
+            "weight": self.source.weight.detach().cpu().clone(),
+            "bias": self.source.bias.detach().cpu().clone(),
+        }
+
+    @classmethod
+    def from_weights(cls, weights: Mapping[str, Tensor]) -> LoReFT:
+        """The edit with saved weights; an error if R has lost its orthonormality."""
+        expected = {"rotation", "weight", "bias"}
+        if set(weights) != expected:
+            raise ValueError(f"a saved ReFT has tensors {sorted(expected)}, found {sorted(weights)}")
+        rotation = weights["rotation"]
+        width, rank = rotation.shape
+        error = (rotation.T @ rotation - torch.eye(rank, dtype=rotation.dtype)).abs().max().item()
+        if not error < 1e-4:
+            raise ValueError(f"the saved R is not orthonormal: max |R Rᵀ − I| = {error:.2e}, at most 1e-4 is right")
+        reft = cls(width, rank, dtype=rotation.dtype)
+        with torch.no_grad():
+            reft.rotation.weight = rotation
+            reft.source.weight.copy_(weights["weight"])
+            reft.source.bias.copy_(weights["bias"])
+        return reft

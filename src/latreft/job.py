@@ -1,0 +1,117 @@
+"""What every job does first and last: device, threads, determinism, log, provenance."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from latreft.cost.measured import peak_memory
+from latreft.engine.interface import Engine
+from latreft.engine.reference import ReferenceEngine
+from latreft.gpu import one_card, visible_cards
+from latreft.progress import ProgressReport
+
+ENGINES: dict[str, type] = {"reference": ReferenceEngine}
+PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Settings of how a job runs, as its rule hands them over."""
+
+    device: str
+    engine: str
+    autocast: str | None
+    threads: int
+    checkpoint_seconds: float
+
+
+@dataclass
+class Job:
+    """A running job: its device, its engine, and where it reports to."""
+
+    runtime: Runtime
+    device: torch.device
+    device_name: str
+    log_path: Path | None
+    started: float
+
+    @property
+    def engine(self) -> Engine:
+        return ENGINES[self.runtime.engine]()
+
+    def log(self, message: str) -> None:
+        """One line to the terminal and to the job's log file."""
+        print(message, file=sys.stderr, flush=True)
+        if self.log_path is not None:
+            with self.log_path.open("a", encoding="utf-8") as handle:
+                handle.write(message + "\n")
+
+    def progress(self, label: str, unit: str) -> ProgressReport:
+        """Progress of a long step."""
+        return ProgressReport(label, unit, log=self.log_path)
+
+    def precision(self) -> Any:
+        """Mixed precision, where the scale asks for it."""
+        if self.runtime.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=getattr(torch, self.runtime.autocast))
+
+    def cost(self) -> dict[str, Any]:
+        """Seconds, peak memory and device of this job so far."""
+        peak = peak_memory(self.device)
+        return {
+            "seconds": round(time.monotonic() - self.started, 3),
+            "peak_memory_bytes": peak.bytes,
+            "peak_memory_measure": peak.measure,
+            "device": self.device_name,
+        }
+
+
+def provenance(code: str, inputs: Mapping[str, str]) -> dict[str, Any]:
+    """Package versions, the hash of the code that ran, and checksums of what was read."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {"code": code, "inputs": dict(sorted(inputs.items())), "versions": versions}
+
+
+def _deterministic() -> None:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
+
+
+@contextmanager
+def start(runtime: Mapping[str, Any], log: str | None = None) -> Iterator[Job]:
+    """Take the device, set threads and determinism, and open the log.
+
+    ``device: auto`` takes a GPU where there is one; ``cuda`` without a GPU is an error.
+    """
+    settings = Runtime(**runtime)
+    log_path = None if log is None else Path(log)
+    if log_path is not None:
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        log_path.write_text("", encoding="utf-8")
+    torch.set_num_threads(settings.threads)
+    _deterministic()
+    with ExitStack() as stack:
+        use_gpu = settings.device == "cuda" or (settings.device == "auto" and bool(visible_cards()))
+        if use_gpu:
+            stack.enter_context(one_card())
+        device = torch.device("cuda" if use_gpu else "cpu")
+        name = torch.cuda.get_device_name() if use_gpu else f"CPU, {settings.threads} thread(s)"
+        yield Job(settings, device, name, log_path, time.monotonic())

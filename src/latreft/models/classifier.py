@@ -1,0 +1,109 @@
+"""The two-class classifier [Sec. 6.1, A.1]: a decoder and a linear head on the last token's final hidden state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from latreft.models.batch import Batch, causal_mask, positions
+from latreft.models.families import Family
+
+Edit = Callable[[Tensor], Tensor]
+
+
+class Classifier(nn.Module):
+    """A base model of a known family with a bias-free two-class head.
+
+    Inputs are left-padded, so the last position is every row's last token. Logits are float32 whatever the weights
+    are (float64 if they are float64), so that losses of candidates can be compared.
+    """
+
+    def __init__(self, base: nn.Module, family: Family, classes: int = 2):
+        super().__init__()
+        self.base = base
+        self.family = family
+        embedding = family.embedding_layer(base).weight
+        self.head = nn.Linear(embedding.shape[1], classes, bias=False, dtype=embedding.dtype, device=embedding.device)
+
+    @property
+    def layers(self) -> int:
+        """Number of decoder blocks."""
+        return len(self.family.block_list(self.base))
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.head.in_features
+
+    @property
+    def vocabulary(self) -> int:
+        """V: rows of the token embedding."""
+        return self.embedding.num_embeddings
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        return self.family.embedding_layer(self.base)
+
+    @property
+    def device(self) -> torch.device:
+        return self.head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.weight.dtype
+
+    def initialise_head(self, seed: int) -> None:
+        """Draw the head from N(0, 0.02²), on the CPU, so that every device gets the same head."""
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            self.head.weight.copy_(0.02 * torch.randn(self.head.weight.shape, generator=generator))
+
+    def layer_module(self, layer: int) -> nn.Module:
+        """The module whose output is the hidden state of ``layer``: 0 the embedding, l the l-th block."""
+        if not 0 <= layer <= self.layers:
+            raise ValueError(f"layer {layer} does not exist: this model has layers 0 (embedding) to {self.layers}")
+        return self.embedding if layer == 0 else self.family.block_list(self.base)[layer - 1]
+
+    @contextmanager
+    def edited(self, edits: Mapping[int, Edit]) -> Iterator[None]:
+        """Within the context the output [B, T, D] of each layer in ``edits`` is replaced by ``edit(output)``.
+
+        Hooks are removed on the way out, after an exception too.
+        """
+
+        def hook_of(edit: Edit) -> Callable[..., object]:
+            def hook(_module: nn.Module, _inputs: object, output: object) -> object:
+                if isinstance(output, tuple):
+                    return (edit(output[0]), *output[1:])
+                return edit(output)  # type: ignore[arg-type]
+
+            return hook
+
+        with ExitStack() as stack:
+            for layer, edit in edits.items():
+                handle = self.layer_module(layer).register_forward_hook(hook_of(edit))
+                stack.callback(handle.remove)
+            yield
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits [B, 2] of a batch."""
+        return self.logits_of_embeddings(self.embedding(batch.tokens), batch.mask)
+
+    def logits_of_embeddings(self, embeddings: Tensor, mask: Tensor) -> Tensor:
+        """Logits [B, 2] from token embeddings [B, T, D] and the padding mask [B, T]."""
+        output = self.base(
+            inputs_embeds=embeddings,
+            attention_mask=causal_mask(mask),
+            position_ids=positions(mask),
+            use_cache=False,
+        )
+        logits = self.head(output.last_hidden_state[:, -1])
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def parameter_count(module: nn.Module, trainable_only: bool = False) -> int:
+    """Parameters of a module, each shared tensor counted once."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad or not trainable_only)

@@ -1,0 +1,80 @@
+"""Registry of model families: the few names by which families differ. A new family is one entry here."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from latreft.settings import SettingsError
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where a family keeps its parts, as attribute paths inside the base model (no language-model head)."""
+
+    name: str
+    module: str
+    model_class: str
+    config_class: str
+    embedding: str
+    blocks: str
+    mlp_inputs: tuple[str, ...]
+    mlp_output: str
+
+    def build(self, config: Any, **kwargs: Any) -> nn.Module:
+        """A base model with random weights for a transformers configuration."""
+        module = importlib.import_module(f"transformers.models.{self.module}.modeling_{self.module}")
+        return getattr(module, self.model_class)._from_config(config, attn_implementation="sdpa", **kwargs)
+
+    def from_pretrained(self, source: str, **kwargs: Any) -> nn.Module:
+        """A base model with the weights of a local folder or a hub repository."""
+        module = importlib.import_module(f"transformers.models.{self.module}.modeling_{self.module}")
+        return getattr(module, self.model_class).from_pretrained(source, attn_implementation="sdpa", **kwargs)
+
+    def config(self, **values: Any) -> Any:
+        """A transformers configuration of this family."""
+        module = importlib.import_module(f"transformers.models.{self.module}.configuration_{self.module}")
+        return getattr(module, self.config_class)(**values)
+
+    def block_list(self, base: nn.Module) -> nn.ModuleList:
+        """The decoder blocks, first to last."""
+        blocks = base.get_submodule(self.blocks)
+        assert isinstance(blocks, nn.ModuleList)
+        return blocks
+
+    def embedding_layer(self, base: nn.Module) -> nn.Embedding:
+        """The token embedding."""
+        embedding = base.get_submodule(self.embedding)
+        assert isinstance(embedding, nn.Embedding)
+        return embedding
+
+    def neuron_layers(self, block: nn.Module) -> tuple[list[nn.Linear], nn.Linear]:
+        """The linear layers that write a block's MLP neurons, and the one that reads them.
+
+        The neuron's activation is the input of the reading layer. In a gated MLP gate, up and down are cut together.
+        """
+        inputs = [block.get_submodule(name) for name in self.mlp_inputs]
+        return inputs, block.get_submodule(self.mlp_output)  # type: ignore[return-value]
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("llama", "llama", "LlamaModel", "LlamaConfig", "embed_tokens", "layers",
+               ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
+        Family("qwen2", "qwen2", "Qwen2Model", "Qwen2Config", "embed_tokens", "layers",
+               ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
+        Family("gpt_neox", "gpt_neox", "GPTNeoXModel", "GPTNeoXConfig", "embed_in", "layers",
+               ("mlp.dense_h_to_4h",), "mlp.dense_4h_to_h"),
+    )
+}  # fmt: skip
+
+
+def family(name: str) -> Family:
+    """The family called ``name``, or an error that lists the known ones."""
+    if name not in FAMILIES:
+        raise SettingsError(f"unknown model family {name!r}; known families: {', '.join(sorted(FAMILIES))}")
+    return FAMILIES[name]

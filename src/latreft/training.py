@@ -1,0 +1,274 @@
+"""The one training loop: resumable, deterministic, stopped by the first loss that is not a number."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from latreft.cost.measured import FlopMeter
+from latreft.files import atomic
+from latreft.models.batch import Batch, Example, collate
+
+Schedule = Callable[[int, int], float]
+
+
+def constant(_step: int, _total: int) -> float:
+    """Factor of the learning rate: always 1."""
+    return 1.0
+
+
+def linear_decay(step: int, total: int) -> float:
+    """Factor of the learning rate: from 1 down to 0, no warm-up [A.1]."""
+    return max(0.0, 1.0 - step / total)
+
+
+class TrainingFailed(RuntimeError):
+    """Training stopped because a loss was not finite. The message says where and what to go on from."""
+
+
+class Interrupted(SystemExit):
+    """A termination signal came; the state has been saved, and the next run goes on from it."""
+
+
+def steps_of(examples: int, batch_size: int, epochs: float) -> int:
+    """Optimiser steps in ``epochs`` passes over ``examples``."""
+    return max(1, math.ceil(examples * epochs / batch_size))
+
+
+def batch_indices(count: int, batch_size: int, seed: int, step: int) -> list[int]:
+    """Which examples step ``step`` sees: endless epochs, each shuffled by (seed, epoch), cut into full batches.
+
+    A function of the step alone, so a resumed run sees what an uninterrupted one sees.
+    """
+    chosen: list[int] = []
+    position = step * batch_size
+    while len(chosen) < batch_size:
+        epoch, offset = divmod(position, count)
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch)).tolist()
+        part = order[offset : offset + batch_size - len(chosen)]
+        chosen.extend(part)
+        position += len(part)
+    return chosen
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Batches of ``examples`` by step."""
+
+    examples: Sequence[Example]
+    batch_size: int
+    seed: int
+    device: torch.device | str
+
+    def at(self, step: int) -> Batch:
+        indices = batch_indices(len(self.examples), self.batch_size, self.seed, step)
+        return collate([self.examples[i] for i in indices]).to(self.device)
+
+    def names(self, step: int) -> list[str]:
+        indices = batch_indices(len(self.examples), self.batch_size, self.seed, step)
+        return [self.examples[i].id for i in indices]
+
+
+class Progress(Protocol):
+    """Where a long step reports to; see :mod:`latreft.progress`."""
+
+    def update(self, done: int, total: int, values: Mapping[str, float]) -> None: ...
+
+
+@dataclass
+class Checkpoint:
+    """A training state on disk, outside the declared outputs.
+
+    ``fingerprint`` says what is being trained (settings, code, data, start). A state with another fingerprint, or one
+    that cannot be read, is not used.
+    """
+
+    path: Path
+    fingerprint: str
+    every_seconds: float = 300.0
+    log: Callable[[str], None] = print
+    _last: float = field(default_factory=time.monotonic)
+
+    def load(self) -> dict[str, Any] | None:
+        if not self.path.is_file():
+            return None
+        try:
+            state = torch.load(self.path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            self.log(f"{self.path} cannot be read ({type(error).__name__}); starting from the beginning")
+            return None
+        if state.get("fingerprint") != self.fingerprint:
+            self.log(f"{self.path} is of other settings, code or data; starting from the beginning")
+            return None
+        self.log(f"resuming at step {state['step']} from {self.path}")
+        return state
+
+    def due(self) -> bool:
+        return time.monotonic() - self._last >= self.every_seconds
+
+    def save(self, state: dict[str, Any]) -> None:
+        with atomic(self.path) as temporary:
+            torch.save(state | {"fingerprint": self.fingerprint}, temporary)
+        self._last = time.monotonic()
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _termination() -> Iterator[Callable[[], bool]]:
+    """Within the context SIGTERM is noted instead of obeyed; the yielded function tells whether it came."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    previous = signal.signal(signal.SIGTERM, lambda number, _frame: came.append(number))
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What a step returns: the loss to descend on, the tokens it went over (B × T), and values to report."""
+
+    total: Tensor
+    tokens: int
+    values: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a training left behind besides its weights.
+
+    ``flops`` were counted over the first step, of ``flop_tokens`` tokens, padding included; ``seconds`` are those of
+    all runs that had a part in the training.
+    """
+
+    steps: int
+    history: list[dict[str, float]]
+    seconds: float
+    flops: int
+    flop_tokens: int
+
+
+def _random_state() -> dict[str, Any]:
+    state: dict[str, Any] = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _restore_random(state: Mapping[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def train(
+    trained: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    losses_at: Callable[[int], Losses],
+    total_steps: int,
+    *,
+    checkpoint: Checkpoint | None = None,
+    progress: Progress | None = None,
+    schedule: Schedule = constant,
+    max_gradient_norm: float | None = None,
+    accumulate: int = 1,
+    names_at: Callable[[int], Sequence[str]] | None = None,
+    before_step: Callable[[int], None] | None = None,
+    extra: dict[str, Any] | None = None,
+) -> Summary:
+    """Descend for ``total_steps`` on ``losses_at(step)``.
+
+    ``before_step`` is called before each step; what it does is not part of the FLOPs counted over the first one.
+    ``trained`` holds the parameters of ``optimizer`` (others in it must be frozen: they are not saved). With
+    ``accumulate`` = n, ``losses_at`` is called n times a step, with n·step + i, and gradients are averaged. ``extra``
+    is a method's own state; it is saved and restored in place. Raises :class:`TrainingFailed` at the first loss that
+    is not finite, and :class:`Interrupted` after SIGTERM, the state saved.
+    """
+    parameters = {name: p for name, p in trained.named_parameters() if p.requires_grad}
+    base_rates = [group["lr"] for group in optimizer.param_groups]
+    history: list[dict[str, float]] = []
+    first, spent, flops, flop_tokens = 0, 0.0, 0, 0
+    extra = {} if extra is None else extra
+
+    state = checkpoint.load() if checkpoint is not None else None
+    if state is not None:
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(state["parameters"][name])
+        optimizer.load_state_dict(state["optimizer"])
+        _restore_random(state["random"])
+        history, first, spent = state["history"], state["step"], state["seconds"]
+        flops, flop_tokens = state["flops"], state["flop_tokens"]
+        extra.clear()
+        extra.update(state["extra"])
+    started = time.monotonic() - spent
+
+    def save(step: int) -> None:
+        if checkpoint is not None:
+            checkpoint.save(
+                {
+                    "parameters": {name: p.detach().cpu() for name, p in parameters.items()},
+                    "optimizer": optimizer.state_dict(),
+                    "random": _random_state(),
+                    "history": history,
+                    "step": step,
+                    "seconds": time.monotonic() - started,
+                    "flops": flops,
+                    "flop_tokens": flop_tokens,
+                    "extra": extra,
+                }
+            )
+
+    def fail(step: int, value: float) -> None:
+        names = "" if names_at is None else f", examples {', '.join(names_at(step))}"
+        kept = "no checkpoint was saved" if checkpoint is None or not checkpoint.path.is_file() else checkpoint.path
+        raise TrainingFailed(f"the loss is {value} at step {step + 1} of {total_steps}{names}; last good state: {kept}")
+
+    trained.train(False)
+    with _termination() as terminated:
+        for step in range(first, total_steps):
+            for group, rate in zip(optimizer.param_groups, base_rates, strict=True):
+                group["lr"] = rate * schedule(step, total_steps)
+            optimizer.zero_grad(set_to_none=True)
+            if before_step is not None:
+                before_step(step)
+            values: dict[str, float] = {}
+            with FlopMeter() if step == 0 else nullcontext() as meter:
+                for part in range(accumulate):
+                    losses = losses_at(step * accumulate + part)
+                    value = losses.total.item()
+                    if not math.isfinite(value):
+                        fail(step * accumulate + part, value)
+                    (losses.total / accumulate).backward()
+                    for name, item in {"loss": value, **losses.values}.items():
+                        values[name] = values.get(name, 0.0) + item / accumulate
+                    flop_tokens += losses.tokens if step == 0 else 0
+            if meter is not None:
+                flops = meter.flops
+            if max_gradient_norm is not None:
+                nn.utils.clip_grad_norm_(parameters.values(), max_gradient_norm)
+            optimizer.step()
+            history.append({"step": step + 1, **values})
+            if progress is not None:
+                progress.update(step + 1, total_steps, values)
+            if terminated():
+                save(step + 1)
+                raise Interrupted(f"stopped by SIGTERM after step {step + 1} of {total_steps}; run again to go on")
+            if checkpoint is not None and checkpoint.due():
+                save(step + 1)
+    return Summary(total_steps, history, time.monotonic() - started, flops, flop_tokens)

@@ -1,0 +1,68 @@
+"""Rule script: score every MLP neuron of a clean classifier [Eq. 3, Eq. 8], and the neurons kept at 25% pruning."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import save_file
+
+from latreft.circuits.allocation import keep_mask
+from latreft.circuits.scores import neuron_scores
+from latreft.cli import one_line_errors
+from latreft.data.prepared import load_split
+from latreft.files import atomic, sha256
+from latreft.job import provenance, start
+from latreft.models.loading import load_classifier
+from latreft.records import Metric, RunRecord, model_info, write_record
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import Snakemake
+
+
+@one_line_errors()
+def main(snakemake: "Snakemake") -> None:
+    """``input``: classifier, data; ``output``: scores, record; ``params``: see circuits.smk."""
+    params, settings = snakemake.params, snakemake.params.settings
+    with start(params.runtime, snakemake.log[0]) as job:
+        model, tokenizer, info = load_classifier(snakemake.input.classifier, job.device, params.dtype)
+        rows = load_split(snakemake.input.data, "ft_train")
+        chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(settings["seed"]))
+        rows = rows.iloc[chosen[: settings["calibration"]].tolist()]
+        examples = tokenizer.examples(rows["id"], rows["text"], rows["label"], params.max_length)
+        progress = job.progress(f"score {params.model} on {params.dataset}", "example")
+        done = [0]
+
+        def advance(count: int) -> None:
+            done[0] += count
+            progress.update(done[0], len(examples))
+
+        with job.precision():
+            scores = neuron_scores(model, examples, settings["batch_size"], advance)
+        ratio = params.heatmap_ratio
+        kept = {f"keep_{rule}": keep_mask(rule, scores, ratio, 0).to(torch.uint8) for rule in ("act_grad", "act_diff")}
+        with atomic(snakemake.output.scores) as temporary:
+            save_file({name: tensor.contiguous() for name, tensor in (scores | kept).items()}, temporary)
+        shares = {
+            f"{name}_layer_{layer + 1}": Metric(value=share, unit="share")
+            for name, mask in kept.items()
+            for layer, share in enumerate(mask.float().mean(dim=1).tolist())
+        }
+        inputs = {"classifier": sha256(snakemake.input.classifier), "data": sha256(snakemake.input.data)}
+        write_record(
+            RunRecord(
+                kind="scores",
+                scale=params.scale,
+                dataset=params.dataset,
+                model=model_info(params.model, info),
+                method="scores",
+                arm="classifier",
+                seed=settings["seed"],
+                settings=dict(settings) | {"heatmap_ratio": ratio, "neurons": list(scores["act_grad"].shape)},
+                metrics=shares,
+                cost=job.cost(),
+                provenance=provenance(params.code, inputs),
+            ),
+            snakemake.output.record,
+        )
+
+
+main(snakemake)  # type: ignore[name-defined]  # noqa: F821

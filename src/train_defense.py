@@ -1,0 +1,87 @@
+"""Rule script: train one arm and publish its weights, its manifest and its record."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file
+
+from latreft.cli import one_line_errors
+from latreft.data.prepared import load_split
+from latreft.defenses.base import Training
+from latreft.defenses.registry import defense_module
+from latreft.defenses.saved import save
+from latreft.files import fingerprint, sha256
+from latreft.job import provenance, start
+from latreft.models.loading import load_classifier
+from latreft.records import Metric, RunRecord, model_info, write_record
+from latreft.settings import validate
+from latreft.training import Checkpoint
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import Snakemake
+
+
+@one_line_errors()
+def main(snakemake: "Snakemake") -> None:
+    """``input``: classifier, data, scores; ``output``: manifest, weights, record; ``params``: see train.smk."""
+    params = snakemake.params
+    method = defense_module(params.method, params.arm)
+    settings = validate(method.Settings, params.settings, f"{params.arm}: settings")
+    with start(params.runtime, snakemake.log[0]) as job:
+        torch.manual_seed(params.seed)
+        model, tokenizer, info = load_classifier(snakemake.input.classifier, job.device, params.dtype)
+        rows = load_split(snakemake.input.data, "ft_train")
+        inputs = {
+            "classifier": sha256(snakemake.input.classifier),
+            "data": sha256(snakemake.input.data),
+            "scores": sha256(snakemake.input.scores),
+        }
+        identity = [params.settings, params.seed, inputs, params.code, params.max_length, dict(params.runtime)]
+        checkpoint = Checkpoint(Path(params.checkpoint), fingerprint(identity), job.runtime.checkpoint_seconds, job.log)
+        run = Training(
+            engine=job.engine,
+            classifier=model,
+            tokenizer=tokenizer,
+            examples=tokenizer.examples(rows["id"], rows["text"], rows["label"], params.max_length),
+            scores=load_file(snakemake.input.scores),
+            seed=params.seed,
+            max_length=params.max_length,
+            checkpoint=checkpoint,
+            progress=job.progress(f"{params.arm} ({params.model}, {params.dataset}, seed {params.seed})", "step"),
+            log=job.log,
+        )
+        with job.precision():
+            trained = method.train(run, settings)
+        save(trained, snakemake.output.manifest, classifier_sha256=inputs["classifier"])
+        metrics = {name: Metric(value=value, unit="value") for name, value in trained.metrics.items()}
+        if trained.summary is not None:
+            last = trained.summary.history[-1]
+            metrics |= {f"final_{name}": Metric(value=v, unit="nats") for name, v in last.items() if name != "step"}
+            metrics["steps"] = Metric(value=trained.summary.steps, unit="steps")
+        write_record(
+            RunRecord(
+                kind="train",
+                scale=params.scale,
+                dataset=params.dataset,
+                model=model_info(params.model, info),
+                method=params.method,
+                arm=params.arm,
+                seed=params.seed,
+                settings=settings.model_dump(mode="json"),
+                metrics=metrics,
+                cost=job.cost()
+                | {
+                    "trainable_parameters": trained.trainable,
+                    "surrogate_parameters": trained.surrogate_parameters,
+                    "flops_per_token": trained.flops_per_token,
+                    "engine": job.engine.name,
+                },
+                provenance=provenance(params.code, inputs),
+            ),
+            snakemake.output.record,
+        )
+        checkpoint.remove()
+
+
+main(snakemake)  # type: ignore[name-defined]  # noqa: F821
