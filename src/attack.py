@@ -1,5 +1,9 @@
 """Rule script: attack one arm's examples and keep what happened to each."""
 
+from latreft.warm import warm_start
+
+warm_start(snakemake)  # type: ignore[name-defined]  # noqa: F821
+
 from pathlib import Path
 from typing import TYPE_CHECKING
 

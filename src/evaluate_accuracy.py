@@ -1,5 +1,9 @@
 """Rule script: clean accuracy of one arm on the validation split."""
 
+from latreft.warm import warm_start
+
+warm_start(snakemake)  # type: ignore[name-defined]  # noqa: F821
+
 from typing import TYPE_CHECKING
 
 from latreft.cli import one_line_errors

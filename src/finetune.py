@@ -1,5 +1,9 @@
 """Rule script: fine-tune a base model into the clean classifier of one data set [A.1], and evaluate it."""
 
+from latreft.warm import warm_start
+
+warm_start(snakemake)  # type: ignore[name-defined]  # noqa: F821
+
 from pathlib import Path
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,10 @@
 """Rule script: score every MLP neuron of a clean classifier [Eq. 3, Eq. 8], and the neurons kept at 25% pruning."""
 
+from latreft.warm import warm_start
+
+warm_start(snakemake)  # type: ignore[name-defined]  # noqa: F821
+
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,7 +14,7 @@ from latreft.circuits.allocation import keep_mask
 from latreft.circuits.scores import neuron_scores
 from latreft.cli import one_line_errors
 from latreft.data.prepared import load_split
-from latreft.files import atomic, sha256
+from latreft.files import atomic, sha256, write_json
 from latreft.job import provenance, start
 from latreft.models.loading import load_classifier
 from latreft.records import Metric, RunRecord, model_info, write_record
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
 
 @one_line_errors()
 def main(snakemake: "Snakemake") -> None:
-    """``input``: classifier, data; ``output``: scores, record; ``params``: see circuits.smk."""
+    """``input``: classifier, data; ``output``: manifest, scores, record; ``params``: see circuits.smk."""
     params, settings = snakemake.params, snakemake.params.settings
     with start(params.runtime, snakemake.log[0]) as job:
         model, tokenizer, info = load_classifier(snakemake.input.classifier, job.device, params.dtype)
@@ -41,6 +46,9 @@ def main(snakemake: "Snakemake") -> None:
         kept = {f"keep_{rule}": keep_mask(rule, scores, ratio, 0).to(torch.uint8) for rule in ("act_grad", "act_diff")}
         with atomic(snakemake.output.scores) as temporary:
             save_file({name: tensor.contiguous() for name, tensor in (scores | kept).items()}, temporary)
+        write_json(
+            snakemake.output.manifest, {"files": {Path(snakemake.output.scores).name: sha256(snakemake.output.scores)}}
+        )
         shares = {
             f"{name}_layer_{layer + 1}": Metric(value=share, unit="share")
             for name, mask in kept.items()

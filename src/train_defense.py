@@ -1,11 +1,15 @@
 """Rule script: train one arm and publish its weights, its manifest and its record."""
 
+from latreft.warm import warm_start
+
+warm_start(snakemake)  # type: ignore[name-defined]  # noqa: F821
+
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import load_file
 
+from latreft.circuits.scores import load_scores
 from latreft.cli import one_line_errors
 from latreft.data.prepared import load_split
 from latreft.defenses.base import Training
@@ -44,7 +48,7 @@ def main(snakemake: "Snakemake") -> None:
             classifier=model,
             tokenizer=tokenizer,
             examples=tokenizer.examples(rows["id"], rows["text"], rows["label"], params.max_length),
-            scores=load_file(snakemake.input.scores),
+            scores=load_scores(snakemake.input.scores),
             seed=params.seed,
             max_length=params.max_length,
             checkpoint=checkpoint,

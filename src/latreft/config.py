@@ -103,6 +103,7 @@ class ScaleSettings(Settings):
     engine: Literal["reference"] = "reference"
     autocast: Literal["bfloat16"] | None = None
     threads: Annotated[int, Field(ge=1)] = 1
+    warm_start: bool = False
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 300
     datasets: dict[str, DatasetSettings]
     models: list[str]
@@ -135,11 +136,24 @@ class Scale:
             raise SettingsError(
                 f"{where}: per_dataset.{stray[0]} names no data set; datasets are {', '.join(sorted(settings.datasets))}"
             )
+        self._check_overrides()
         self._check_all()
 
     @property
     def name(self) -> str:
         return self.settings.scale
+
+    def _check_overrides(self) -> None:
+        """An override of a method or attack that the scale does not have would change nothing: it is an error."""
+        for part in ("per_model", "per_dataset"):
+            for name, override in getattr(self.settings, part).items():
+                for section in ("methods", "attacks"):
+                    known = getattr(self.settings, section)
+                    for stray in sorted(set(getattr(override, section)) - set(known)):
+                        raise SettingsError(
+                            f"{self.where}: {part}.{name}.{section}.{stray} changes nothing: "
+                            f"{section} of this scale are {', '.join(sorted(known))}"
+                        )
 
     def _check_all(self) -> None:
         for dataset in self.settings.datasets:
@@ -199,8 +213,8 @@ class Scale:
                     f"{where}: {key} is {value!r}, but config/models.yaml gives {model} the placements "
                     f"{settings.placements or 'none'}; name one of them, 'last', or a number from 1 to {settings.layers}"
                 )
-            return settings.placements[value]  # type: ignore[index]
-        if not isinstance(value, int) or not 1 <= value <= settings.layers:
+            value = settings.placements[value]  # type: ignore[index]
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= settings.layers:
             raise SettingsError(f"{where}: {key} is {value!r}; {model} has layers 1 to {settings.layers}")
         return value
 

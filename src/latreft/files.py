@@ -67,7 +67,7 @@ def fingerprint(value: Any) -> str:
 
 
 def check_manifest(manifest: str | Path) -> dict[str, Any]:
-    """Read a manifest and check that each file it lists (``files: {name: sha256}``) is there with its size.
+    """Read a manifest and check that each file it lists (``files: {name: sha256}``) is there.
 
     Raises ``FileNotFoundError`` naming the missing file and the manifest.
     """

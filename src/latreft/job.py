@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from latreft.cost.measured import peak_memory
 from latreft.engine.interface import Engine
@@ -33,6 +34,7 @@ class Runtime:
     engine: str
     autocast: str | None
     threads: int
+    warm_start: bool
     checkpoint_seconds: float
 
 
@@ -107,6 +109,7 @@ def start(runtime: Mapping[str, Any], log: str | None = None) -> Iterator[Job]:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         log_path.write_text("", encoding="utf-8")
     torch.set_num_threads(settings.threads)
+    disable_progress_bar()
     _deterministic()
     with ExitStack() as stack:
         use_gpu = settings.device == "cuda" or (settings.device == "auto" and bool(visible_cards()))

@@ -1,4 +1,4 @@
-"""The one training loop: resumable, deterministic, stopped by the first loss that is not a number."""
+"""The one training loop: resumable, deterministic, stopped by the first loss or gradient that is not a number."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def linear_decay(step: int, total: int) -> float:
 
 
 class TrainingFailed(RuntimeError):
-    """Training stopped because a loss was not finite. The message says where and what to go on from."""
+    """Training stopped because a loss or a gradient was not finite. The message says where and what to go on from."""
 
 
 class Interrupted(SystemExit):
@@ -107,7 +107,7 @@ class Checkpoint:
         except Exception as error:
             self.log(f"{self.path} cannot be read ({type(error).__name__}); starting from the beginning")
             return None
-        if state.get("fingerprint") != self.fingerprint:
+        if not isinstance(state, dict) or state.get("fingerprint") != self.fingerprint:
             self.log(f"{self.path} is of other settings, code or data; starting from the beginning")
             return None
         self.log(f"resuming at step {state['step']} from {self.path}")
@@ -196,8 +196,9 @@ def train(
     ``before_step`` is called before each step; what it does is not part of the FLOPs counted over the first one.
     ``trained`` holds the parameters of ``optimizer`` (others in it must be frozen: they are not saved). With
     ``accumulate`` = n, ``losses_at`` is called n times a step, with n·step + i, and gradients are averaged. ``extra``
-    is a method's own state; it is saved and restored in place. Raises :class:`TrainingFailed` at the first loss that
-    is not finite, and :class:`Interrupted` after SIGTERM, the state saved.
+    is a method's own state; it is saved and restored in place. Raises :class:`TrainingFailed` at the first loss or
+    gradient that is not finite, before it reaches weights or checkpoint, and :class:`Interrupted` after SIGTERM, the
+    state saved.
     """
     parameters = {name: p for name, p in trained.named_parameters() if p.requires_grad}
     base_rates = [group["lr"] for group in optimizer.param_groups]
@@ -210,6 +211,8 @@ def train(
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(state["parameters"][name])
+            for name, buffer in trained.named_buffers():
+                buffer.copy_(state["buffers"][name])
         optimizer.load_state_dict(state["optimizer"])
         _restore_random(state["random"])
         history, first, spent = state["history"], state["step"], state["seconds"]
@@ -223,6 +226,7 @@ def train(
             checkpoint.save(
                 {
                     "parameters": {name: p.detach().cpu() for name, p in parameters.items()},
+                    "buffers": {name: buffer.detach().cpu() for name, buffer in trained.named_buffers()},
                     "optimizer": optimizer.state_dict(),
                     "random": _random_state(),
                     "history": history,
@@ -234,10 +238,11 @@ def train(
                 }
             )
 
-    def fail(step: int, value: float) -> None:
-        names = "" if names_at is None else f", examples {', '.join(names_at(step))}"
+    def fail(what: str, value: float, step: int, parts: Sequence[int]) -> None:
+        seen = [] if names_at is None else [name for part in parts for name in names_at(step * accumulate + part)]
+        names = f", examples {', '.join(seen)}" if seen else ""
         kept = "no checkpoint was saved" if checkpoint is None or not checkpoint.path.is_file() else checkpoint.path
-        raise TrainingFailed(f"the loss is {value} at step {step + 1} of {total_steps}{names}; last good state: {kept}")
+        raise TrainingFailed(f"the {what} is {value} at step {step + 1} of {total_steps}{names}; last good state: {kept}")
 
     trained.train(False)
     with _termination() as terminated:
@@ -253,15 +258,18 @@ def train(
                     losses = losses_at(step * accumulate + part)
                     value = losses.total.item()
                     if not math.isfinite(value):
-                        fail(step * accumulate + part, value)
+                        fail("loss", value, step, [part])
                     (losses.total / accumulate).backward()
                     for name, item in {"loss": value, **losses.values}.items():
                         values[name] = values.get(name, 0.0) + item / accumulate
                     flop_tokens += losses.tokens if step == 0 else 0
             if meter is not None:
                 flops = meter.flops
+            norm = nn.utils.get_total_norm([p.grad for p in parameters.values() if p.grad is not None])
+            if not norm.isfinite():
+                fail("gradient's norm", norm.item(), step, range(accumulate))
             if max_gradient_norm is not None:
-                nn.utils.clip_grad_norm_(parameters.values(), max_gradient_norm)
+                nn.utils.clip_grads_with_norm_(parameters.values(), max_gradient_norm, norm)
             optimizer.step()
             history.append({"step": step + 1, **values})
             if progress is not None:

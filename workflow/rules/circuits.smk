@@ -4,6 +4,7 @@ rule score_neurons:
         classifier=artefacts.CLASSIFIER,
         data=artefacts.DATA,
     output:
+        manifest=artefacts.SCORES_MANIFEST,
         scores=artefacts.SCORES,
         record=artefacts.SCORES_RECORD,
     params:

@@ -80,6 +80,7 @@ def runtime(wildcards):
         "engine": s.engine,
         "autocast": s.autocast,
         "threads": s.threads,
+        "warm_start": s.warm_start,
         "checkpoint_seconds": s.checkpoint_seconds,
     }
 

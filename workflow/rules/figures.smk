@@ -10,19 +10,28 @@ def figure_plan(wildcards):
     return PLANS[figure_scale(wildcards)]
 
 
-def figure_scores(wildcards):
-    plan = figure_plan(wildcards)
-    return [
-        artefacts.SCORES.format(scale=plan.scale.name, dataset=dataset, model=model)
-        for dataset in plan.target(wildcards.figure).scores
-        for model in plan.scale.models
-    ]
+def scored(template):
+    """The files of a figure's scored classifiers: every model of the scale on the figure's data sets."""
+
+    def files(wildcards):
+        plan = figure_plan(wildcards)
+        return [
+            template.format(scale=plan.scale.name, dataset=dataset, model=model)
+            for dataset in plan.target(wildcards.figure).scores
+            for model in plan.scale.models
+        ]
+
+    return files
+
+
+def figure_records(wildcards):
+    return target_records(figure_plan(wildcards), wildcards.figure) + scored(artefacts.SCORES_RECORD)(wildcards)
 
 
 rule figure:
     input:
-        records=lambda w: target_records(figure_plan(w), w.figure),
-        scores=figure_scores,
+        records=figure_records,
+        scores=scored(artefacts.SCORES),
     output:
         pdf=FIGURE + ".pdf",
         png=report(

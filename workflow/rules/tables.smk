@@ -13,10 +13,14 @@ def table_manifests(wildcards):
     return [artefacts.DATA.format(scale=wildcards.scale, dataset=name) for name in datasets]
 
 
+PAPER_NUMBERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "resources/paper").glob("*.csv"))
+
+
 rule table:
     input:
         records=table_inputs,
         manifests=table_manifests,
+        paper=PAPER_NUMBERS,
     output:
         csv=report(
             artefacts.TABLE + ".csv",

@@ -36,7 +36,7 @@ rule train_defense:
     input:
         classifier=artefacts.CLASSIFIER,
         data=artefacts.DATA,
-        scores=artefacts.SCORES,
+        scores=artefacts.SCORES_MANIFEST,
     output:
         manifest=artefacts.DEFENSE,
         weights=artefacts.DEFENSE_WEIGHTS,

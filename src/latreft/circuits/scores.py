@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from latreft.files import check_manifest
 from latreft.models.batch import Example, batches_by_length, collate
 from latreft.models.classifier import Classifier
 
@@ -77,3 +80,10 @@ def neuron_scores(
             progress(len(indices))
     means = [act_sum[label].stacked() / per_class[label] for label in (0, 1)]
     return {"act_grad": act_grad.stacked(), "act_diff": (means[1] - means[0]).abs()}
+
+
+def load_scores(manifest: str | Path) -> dict[str, Tensor]:
+    """The scores that a scoring job's manifest lists."""
+    manifest = Path(manifest)
+    (name,) = check_manifest(manifest)["files"]
+    return load_file(manifest.parent / name)

@@ -45,6 +45,13 @@ class Settings(AdversarialSettings):
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
 
     @property
+    def perturbs_before_reft(self) -> bool:
+        """Whether the edit sees perturbed states; at one and the same layer ``same_layer_order`` decides."""
+        if self.attack_layer == self.reft_layer:
+            return self.same_layer_order == "perturb_then_reft"
+        return self.attack_layer < self.reft_layer
+
+    @property
     def radius(self) -> float:
         """ε of the ball; ``sqrt`` scales it with √(20/L), as an arm that separates radius from window length."""
         return self.epsilon if self.epsilon_scaling == "constant" else self.epsilon * math.sqrt(20 / self.window)
@@ -62,7 +69,8 @@ def train(run: Training, settings: Settings) -> Trained:
     """Algorithm 1. Line numbers are the paper's."""
     model, engine = run.classifier, run.engine
     model.requires_grad_(False)  # line 1
-    reft = LoReFT(model.width, settings.rank, start=settings.reft_start, seed=run.seed).to(model.device)
+    dtype = torch.promote_types(model.dtype, torch.float32)
+    reft = LoReFT(model.width, settings.rank, start=settings.reft_start, seed=run.seed, dtype=dtype).to(model.device)
     edit = ReftEdit(settings.reft_layer, reft)
     defended = Edits(reft=edit)
     ball = pgd.Ball(settings.norm, settings.radius)
@@ -80,9 +88,9 @@ def train(run: Training, settings: Settings) -> Trained:
             clean_hidden = full.hidden(settings.attack_layer)  # line 2
             clean = example_losses(full, defended, batch.labels).mean()  # line 3
             inner = full if surrogate is model else engine.prepare(surrogate, batch, settings.window)  # line 4
-            # Below the ReFT layer the ball is around the full model's clean states [Eq. 4]; above it, around the
+            # Before the edit the ball is around the full model's clean states [Eq. 4]; behind it, around the
             # defended model's own, for otherwise the perturbation would overwrite the defense.
-            base = clean_hidden if settings.reft_layer >= settings.attack_layer else None
+            base = clean_hidden if settings.perturbs_before_reft else None
             delta = pgd.ascend(  # line 5
                 lambda d: example_losses(inner, attacked(d, base), batch.labels),
                 ball.start(clean_hidden.shape, settings.start, run.generator(step), clean_hidden),
@@ -119,12 +127,12 @@ def train(run: Training, settings: Settings) -> Trained:
 
 @torch.no_grad()
 def edit_norm(run: Training, settings: Settings, reft: LoReFT) -> float:
-    """Mean ‖Φ(h) − h‖ over ‖h‖ in the windows of one clean batch: 0 means that the defense does nothing."""
+    """Mean ‖Φ(h) − h‖ over ‖h‖ in the windows of one clean batch: 0 up to rounding means that the defense does nothing."""
     batch = run.batches(settings).at(0)
     prepared = run.engine.prepare(run.classifier, batch, settings.window)
     hidden = prepared.hidden(settings.reft_layer)[prepared.mask].float()
     change = torch.linalg.vector_norm(reft(hidden) - hidden, dim=-1) / torch.linalg.vector_norm(hidden, dim=-1)
     ratio = change.mean().item()
-    if ratio == 0.0:
+    if not ratio > 1e-6:
         run.log("warning: the trained edit equals the identity; this defense changes nothing")
     return ratio

@@ -17,7 +17,7 @@ from latreft.defenses.base import Trained, Training, example_losses
 from latreft.defenses.lat import full_weights
 from latreft.engine.interface import Defended
 from latreft.interventions.edits import Edits
-from latreft.models.batch import Batch, Example, collate
+from latreft.models.batch import Example, collate
 from latreft.models.classifier import parameter_count
 from latreft.settings import Settings as BaseSettings
 from latreft.training import Losses
@@ -166,13 +166,12 @@ def train(run: Training, settings: Settings) -> Trained:
         if within == 0 or not items:  # a new round, or a resumed one
             begin(number + 1)
 
-    def batch_at(step: int) -> Batch:
+    def chosen_at(step: int) -> list[Example]:
         start = step % settings.steps_per_round * settings.batch_size
-        chosen = [items[(start + i) % len(items)] for i in range(settings.batch_size)]
-        return collate(chosen).to(model.device)
+        return [items[(start + i) % len(items)] for i in range(settings.batch_size)]
 
     def losses_at(step: int) -> Losses:
-        batch = batch_at(step)
+        batch = collate(chosen_at(step)).to(model.device)
         prepared = run.engine.prepare(model, batch, 1)
         return Losses(example_losses(prepared, Edits(), batch.labels).mean(), batch.tokens.numel())
 
@@ -185,6 +184,7 @@ def train(run: Training, settings: Settings) -> Trained:
         checkpoint=run.checkpoint,
         progress=run.progress,
         max_gradient_norm=settings.max_gradient_norm,
+        names_at=lambda step: [example.id for example in chosen_at(step)],
         before_step=before_step,
         extra=state,
     )

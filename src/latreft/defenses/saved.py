@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from latreft.files import atomic, check_manifest, sha256, write_json
 from latreft.interventions.edits import ReftEdit
 from latreft.interventions.reft import LoReFT
 from latreft.models.adapter import load_lora
-from latreft.models.classifier import Classifier
+from latreft.models.classifier import Classifier, load_parameters
 from latreft.models.quantisation import quantise_backbone
 
 WEIGHTS = "weights.safetensors"
@@ -41,20 +40,15 @@ def save(trained: Trained, manifest: str | Path, *, classifier_sha256: str) -> N
 
 
 def _full(model: Classifier, weights: dict[str, Tensor], _details: dict[str, Any]) -> Defended:
-    own = dict(model.named_parameters())
-    if set(own) != set(weights):
-        raise ValueError(
-            f"the saved weights do not fit the classifier: missing {sorted(set(own) - set(weights))[:3]}, "
-            f"unexpected {sorted(set(weights) - set(own))[:3]}"
-        )
-    with torch.no_grad():
-        for name, parameter in own.items():
-            parameter.copy_(weights[name])
+    load_parameters(model, weights, "the saved weights")
     return Defended(model)
 
 
 def _reft(model: Classifier, weights: dict[str, Tensor], details: dict[str, Any]) -> Defended:
     reft = LoReFT.from_weights(weights).to(model.device).requires_grad_(False)
+    if reft.source.in_features != model.width:
+        raise ValueError(f"the saved ReFT is of width {reft.source.in_features}, the classifier of {model.width}")
+    model.layer_module(details["layer"])  # raises where there is no such layer
     return Defended(model, ReftEdit(details["layer"], reft), details["window"])
 
 

@@ -87,7 +87,8 @@ class FullSearch:
         model = self.defended.classifier
         tokens = self._tokens(attack.to(self.content.device)[None])
         embeddings = model.embedding(tokens).detach().requires_grad_(True)
-        with model.edited({0: lambda _state: embeddings}):
+        leaf_copy = embeddings.clone()  # torch's FLOP counter refuses a leaf as a module's output
+        with model.edited({0: lambda _state: leaf_copy}):
             logits = self._prepared(tokens).logits(self.defended.edits)
         loss = F.cross_entropy(logits, torch.tensor([self.label], device=logits.device))
         (gradient,) = torch.autograd.grad(loss, embeddings)

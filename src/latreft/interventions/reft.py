@@ -27,8 +27,9 @@ class LoReFT(nn.Module):
     """A rank-R edit of hidden states of width D.
 
     ``R`` is kept orthonormal by torch's orthogonal parametrisation (Householder), stored transposed as [D, R] like
-    pyreft's. Parameters are float32 at least: a bfloat16 R is not orthonormal. ``start='identity'`` takes W = R and
-    b = 0, so that Φ(h) = h before training; ``'random'`` is pyreft's, W and b from ``nn.Linear``.
+    pyreft's. Parameters are float32 at least, and so is all arithmetic on them, under autocast too: a bfloat16 R is
+    not orthonormal. ``start='identity'`` takes W = R and b = 0, so that Φ(h) = h before training; ``'random'`` is
+    pyreft's, W and b from ``nn.Linear``. ``seed`` decides all of it, whatever was drawn before.
 
     Weight decay must never touch R: its unconstrained parameter holds the signs of the factorisation on its diagonal,
     and torch truncates them when they shrink. :meth:`parameter_groups` keeps R out of it.
@@ -42,8 +43,10 @@ class LoReFT(nn.Module):
         basis = torch.empty(width, rank, dtype=dtype)
         nn.init.orthogonal_(basis, generator=generator)
         self.rotation = Rotation(basis)
-        parametrizations.orthogonal(self.rotation, "weight", orthogonal_map="householder")
-        self.source = nn.Linear(width, rank, dtype=dtype)
+        with torch.random.fork_rng(devices=[]):  # the parametrisation completes R to a square matrix by chance
+            torch.manual_seed(seed)
+            parametrizations.orthogonal(self.rotation, "weight", orthogonal_map="householder")
+            self.source = nn.Linear(width, rank, dtype=dtype)
         with torch.no_grad():
             if start == "identity":
                 self.source.weight.copy_(self.rotation.weight.T)
@@ -61,7 +64,8 @@ class LoReFT(nn.Module):
 
     def basis(self) -> Tensor:
         """Rᵀ as [D, R]; built anew at each call unless within :meth:`built_once`."""
-        return self.rotation.weight
+        with torch.autocast(self.source.weight.device.type, enabled=False):
+            return self.rotation.weight
 
     @contextmanager
     def built_once(self) -> Iterator[None]:
@@ -72,9 +76,10 @@ class LoReFT(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Φ(h) for hidden states [..., D], computed in the parameters' precision, returned in the input's dtype."""
         basis = self.basis()
-        state = hidden.to(basis.dtype)
-        difference = self.source(state) - state @ basis
-        return (state + difference @ basis.T).to(hidden.dtype)
+        with torch.autocast(hidden.device.type, enabled=False):
+            state = hidden.to(basis.dtype)
+            difference = self.source(state) - state @ basis
+            return (state + difference @ basis.T).to(hidden.dtype)
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
         """Optimiser groups: ``weight_decay`` on W and b, none on R."""
@@ -97,17 +102,21 @@ class LoReFT(nn.Module):
 
     @classmethod
     def from_weights(cls, weights: Mapping[str, Tensor]) -> LoReFT:
-        """The edit with saved weights; an error if R has lost its orthonormality."""
+        """The edit with saved weights; an error if R has lost its orthonormality or the shapes do not belong together."""
         expected = {"rotation", "weight", "bias"}
         if set(weights) != expected:
             raise ValueError(f"a saved ReFT has tensors {sorted(expected)}, found {sorted(weights)}")
         rotation = weights["rotation"]
         width, rank = rotation.shape
+        found = {"weight": tuple(weights["weight"].shape), "bias": tuple(weights["bias"].shape)}
+        if found != {"weight": (rank, width), "bias": (rank,)}:
+            raise ValueError(f"a saved ReFT with rotation {(width, rank)} has weight {(rank, width)}, found {found}")
         error = (rotation.T @ rotation - torch.eye(rank, dtype=rotation.dtype)).abs().max().item()
         if not error < 1e-4:
             raise ValueError(f"the saved R is not orthonormal: max |R Rᵀ − I| = {error:.2e}, at most 1e-4 is right")
         reft = cls(width, rank, dtype=rotation.dtype)
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
             reft.rotation.weight = rotation
             reft.source.weight.copy_(weights["weight"])
             reft.source.bias.copy_(weights["bias"])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from latreft.models.classifier import Classifier
+from latreft.models.classifier import Classifier, load_parameters
 
 _NAME = "default"
 
@@ -43,13 +43,7 @@ def lora_weights(model: Classifier) -> dict[str, Tensor]:
 
 
 def load_lora(model: Classifier, weights: Mapping[str, Tensor], *, rank: int, alpha: int) -> None:
-    """Put saved adapters into a fresh classifier; a missing or unexpected tensor is an error that names it."""
+    """Put saved adapters into a fresh classifier; a missing, unexpected or misshapen tensor is an error."""
     add_lora(model, rank=rank, alpha=alpha, seed=0)
-    own = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if set(own) != set(weights):
-        missing, unexpected = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
-        raise ValueError(f"the saved adapter does not fit: missing {missing[:3]}, unexpected {unexpected[:3]}")
-    with torch.no_grad():
-        for name, parameter in own.items():
-            parameter.copy_(weights[name])
+    load_parameters(model, weights, "the saved adapter's tensors", trainable_only=True)
     model.requires_grad_(False)

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from latreft.models.batch import Batch, causal_mask, positions
 from latreft.models.families import Family
@@ -17,8 +18,9 @@ Edit = Callable[[Tensor], Tensor]
 class Classifier(nn.Module):
     """A base model of a known family with a bias-free two-class head.
 
-    Inputs are left-padded, so the last position is every row's last token. Logits are float32 whatever the weights
-    are (float64 if they are float64), so that losses of candidates can be compared.
+    Inputs are left-padded, so the last position is every row's last token. The head is applied in float32 whatever
+    the weights are (float64 if they are float64), under autocast too: rounded to bfloat16, the losses of many
+    candidates would tie.
     """
 
     def __init__(self, base: nn.Module, family: Family, classes: int = 2):
@@ -100,8 +102,31 @@ class Classifier(nn.Module):
             position_ids=positions(mask),
             use_cache=False,
         )
-        logits = self.head(output.last_hidden_state[:, -1])
-        return logits if logits.dtype == torch.float64 else logits.float()
+        return self.classify(output.last_hidden_state[:, -1])
+
+    def classify(self, hidden: Tensor) -> Tensor:
+        """Logits [B, 2] of the last token's final hidden state [B, D], at least in float32."""
+        dtype = torch.promote_types(self.head.weight.dtype, torch.float32)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return F.linear(hidden.to(dtype), self.head.weight.to(dtype))
+
+
+def load_parameters(module: nn.Module, weights: Mapping[str, Tensor], what: str, *, trainable_only: bool = False) -> None:
+    """Copy saved tensors into the parameters of ``module``.
+
+    A missing or unexpected tensor, or one of another shape, is a ``ValueError`` that names it; ``what`` names them all.
+    """
+    own = {name: p for name, p in module.named_parameters() if p.requires_grad or not trainable_only}
+    missing, unexpected = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
+    if missing or unexpected:
+        raise ValueError(f"{what} do not fit the classifier: missing {missing[:3]}, unexpected {unexpected[:3]}")
+    for name, parameter in own.items():
+        if parameter.shape != weights[name].shape:
+            shapes = f"{list(weights[name].shape)}, the classifier's is {list(parameter.shape)}"
+            raise ValueError(f"{what} do not fit the classifier: {name} is {shapes}")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(weights[name])
 
 
 def parameter_count(module: nn.Module, trainable_only: bool = False) -> int:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from latreft.files import atomic, check_manifest, read_json, sha256, write_json
-from latreft.models.classifier import Classifier, parameter_count
+from latreft.models.classifier import Classifier, load_parameters, parameter_count
 from latreft.models.families import Family, family
 from latreft.models.tokenisation import TextTokenizer
 from latreft.models.tokenizer_training import train_tokenizer
@@ -40,7 +40,8 @@ def _save_base(base: Any, tokenizer: Any, folder: Path) -> None:
 
 def _files(folder: Path) -> dict[str, str]:
     """Checksums of a model's files: weights, configuration, tokenizer."""
-    names = sorted(path.name for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".txt", ".model"))
+    kinds = (".safetensors", ".json", ".txt", ".model")
+    names = sorted(path.name for path in folder.iterdir() if path.suffix in kinds and not path.name.startswith("."))
     return {name: sha256(folder / name) for name in names if name not in ("manifest.json", "finetune.json")}
 
 
@@ -195,8 +196,7 @@ def load_classifier(
     content = check_manifest(manifest)
     fam = family(content["family"])
     model = Classifier(_load_base(fam, str(manifest.parent), DTYPES[dtype]), fam)
-    with torch.no_grad():
-        model.head.weight.copy_(load_file(manifest.parent / HEAD)["weight"])
+    load_parameters(model.head, load_file(manifest.parent / HEAD), f"the tensors of {manifest.parent / HEAD}")
     model.requires_grad_(False)
     return model.to(device).eval(), TextTokenizer(AutoTokenizer.from_pretrained(str(manifest.parent))), content
 

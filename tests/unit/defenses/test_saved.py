@@ -1,0 +1,127 @@
+"""A saved defense comes back as it was, frozen, on its own classifier and on no other."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from latreft.defenses import lat_reft
+from latreft.defenses.saved import WEIGHTS, load, save
+from latreft.engine.interface import Defended, predict
+from latreft.engine.reference import ReferenceEngine
+from latreft.interventions.edits import ReftEdit
+from latreft.models.batch import collate
+from unit.defenses.arms import SETTINGS, arm, fresh, train
+from unit.models.tiny import FAMILIES
+
+ENGINE = ReferenceEngine()
+
+
+def logits(defended: Defended) -> torch.Tensor:
+    return predict(ENGINE, defended, collate(arm(defended.classifier, {}).examples))
+
+
+def saved(method: str, folder, name: str = "llama"):
+    """Train and save; the manifest, and the defense as it was in memory."""
+    model, kept = fresh(name), {}
+    real = lat_reft.run_training
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lat_reft, "run_training", lambda reft, *a, **k: kept.update(reft=reft) or real(reft, *a, **k))
+        trained = train(method, model)
+    manifest = folder / "manifest.json"
+    save(trained, manifest, classifier_sha256="c" * 64)
+    details = trained.details
+    edit = ReftEdit(details["layer"], kept["reft"]) if kept else None
+    return manifest, Defended(model.eval(), edit, details.get("window", 1))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("method", SETTINGS)
+def test_logits_are_equal_after_loading_and_all_is_frozen(method, name, tmp_path):
+    manifest, trained = saved(method, tmp_path, name)
+    loaded = load(manifest, fresh(name), classifier_sha256="c" * 64)
+    torch.testing.assert_close(logits(loaded), logits(trained), rtol=1e-5, atol=1e-5)
+    if method != "none":
+        assert (logits(loaded) - logits(Defended(fresh(name)))).abs().max() > 1e-4
+    assert not any(parameter.requires_grad for parameter in loaded.classifier.parameters())
+    if loaded.reft is not None:
+        assert not any(parameter.requires_grad for parameter in loaded.reft.intervention.parameters())
+        assert (loaded.reft.layer, loaded.window) == (2, 5)
+
+
+@pytest.mark.parametrize("method", SETTINGS)
+def test_another_classifier_is_refused(method, tmp_path):
+    manifest, _ = saved(method, tmp_path)
+    with pytest.raises(ValueError, match="was trained on the classifier cccccccccccc, given dddddddddddd"):
+        load(manifest, fresh(), classifier_sha256="d" * 64)
+
+
+@pytest.mark.parametrize("method", ["lat", "cat", "lat_reft"])
+def test_tensors_that_do_not_fit_are_refused_by_name(method, tmp_path):
+    manifest, _ = saved(method, tmp_path)
+    weights = load_file(tmp_path / WEIGHTS)
+    name = "bias" if method == "lat_reft" else "head.weight"
+    faults = {
+        "missing": {key: value for key, value in weights.items() if key != name},
+        "unexpected": weights | {"stray": torch.zeros(1)},
+        "renamed": {("stray" if key == name else key): value for key, value in weights.items()},
+        "misshapen": weights | {name: weights[name][:1]},
+    }
+    for fault, tensors in faults.items():
+        save_file({key: value.contiguous() for key, value in tensors.items()}, tmp_path / WEIGHTS)
+        model = fresh()
+        with pytest.raises(ValueError) as error:
+            load(manifest, model, classifier_sha256="c" * 64)
+        assert ("stray" if fault == "unexpected" else name) in str(error.value), fault
+
+
+def test_an_edit_for_a_wider_model_or_a_layer_that_is_not_there_is_refused(tmp_path):
+    manifest, _ = saved("lat_reft", tmp_path)
+    content = json.loads(manifest.read_text())
+    content["details"]["layer"] = 9
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="layer 9 does not exist"):
+        load(manifest, fresh(), classifier_sha256="c" * 64)
+    from latreft.interventions.reft import LoReFT
+
+    save_file(LoReFT(32, 4).weights(), tmp_path / WEIGHTS)
+    with pytest.raises(ValueError, match="the saved ReFT is of width 32, the classifier of 16"):
+        load(manifest, fresh(), classifier_sha256="c" * 64)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    manifest, _ = saved("lat_reft", tmp_path)
+    (tmp_path / WEIGHTS).unlink()
+    with pytest.raises(FileNotFoundError, match=f"{WEIGHTS} is listed in .*manifest.json but missing"):
+        load(manifest, fresh(), classifier_sha256="c" * 64)
+
+
+def test_saving_over_an_older_defense_leaves_nothing_of_it(tmp_path):
+    saved("lat", tmp_path)
+    manifest, trained = saved("lat_reft", tmp_path)
+    assert set(load_file(tmp_path / WEIGHTS)) == {"rotation", "weight", "bias"}
+    loaded = load(manifest, fresh(), classifier_sha256="c" * 64)
+    torch.testing.assert_close(logits(loaded), logits(trained), rtol=1e-5, atol=1e-5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", WEIGHTS]
+
+
+def test_what_is_saved_is_what_was_trained_and_no_copy_of_the_backbone(tmp_path):
+    saved("lat_reft", tmp_path / "reft")
+    saved("cat", tmp_path / "lora")
+    backbone = sum(p.numel() for p in fresh().base.parameters())
+    assert sum(t.numel() for t in load_file(tmp_path / "reft" / WEIGHTS).values()) == 2 * 4 * 16 + 4
+    lora = load_file(tmp_path / "lora" / WEIGHTS)
+    assert sum(t.numel() for t in lora.values()) < backbone / 2
+    assert "head.weight" in lora
+
+
+def test_a_trained_edit_loads_in_pyreft_with_equal_outputs(tmp_path):
+    from latreft.interventions.pyreft_format import pyreft_intervention
+
+    manifest, trained = saved("lat_reft", tmp_path)
+    edit = load(manifest, fresh(), classifier_sha256="c" * 64).reft.intervention
+    hidden = torch.randn(4, 16)
+    torch.testing.assert_close(pyreft_intervention(edit)(hidden), trained.reft.intervention(hidden), rtol=1e-5, atol=1e-5)
