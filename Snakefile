@@ -1,8 +1,8 @@
 # The whole reproduction as one DAG. A target's path says its scale:
-#   figures/placement.pdf                 the paper's models and data
-#   figures/small/placement.pdf           a pretrained 135M model on one GPU
-#   figures/smoke/placement.pdf           tiny models on a laptop
-# Named targets (all, tables, figures, records, report_inputs) concern the scale of `--config scale=NAME`.
+#   figures/placement.pdf            the paper's models and data
+#   figures/small/placement.pdf      a pretrained 135M model on one GPU
+#   figures/smoke/placement.pdf      tiny models on a laptop
+# The named targets all, tables and figures concern the scale of `--config scale=NAME` (the paper scale without it).
 import sys
 from pathlib import Path
 
@@ -10,7 +10,8 @@ from snakemake.utils import min_version
 
 min_version("9.0")
 
-sys.path.insert(0, str(Path(workflow.basedir) / "src"))
+ROOT = Path(workflow.basedir)
+sys.path.insert(0, str(ROOT / "src"))
 
 
 include: "workflow/rules/common.smk"
@@ -21,7 +22,9 @@ include: "workflow/rules/attack.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 
+
 report: "workflow/report/workflow.rst"
+
 
 localrules:
     all,
@@ -32,16 +35,16 @@ localrules:
 rule all:
     default_target: True
     input:
-        table_files(TARGET_SCALE),
-        figure_files(TARGET_SCALE),
+        PLANS.tables(TARGET_SCALE),
+        PLANS.figures(TARGET_SCALE),
         artefacts.RECORDS.format(scale=TARGET_SCALE),
 
 
 rule tables:
     input:
-        table_files(TARGET_SCALE),
+        PLANS.tables(TARGET_SCALE),
 
 
 rule figures:
     input:
-        figure_files(TARGET_SCALE),
+        PLANS.figures(TARGET_SCALE),

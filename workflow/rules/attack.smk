@@ -1,6 +1,4 @@
 # What an arm is worth: clean accuracy, and each attack on it.
-def evaluation_settings(wildcards):
-    return scale_of(wildcards).settings.evaluation.model_dump() | {"max_length": max_length(wildcards)}
 
 
 rule evaluate_accuracy:
@@ -16,19 +14,19 @@ rule evaluate_accuracy:
         dataset=lambda w: w.dataset,
         model=lambda w: w.model,
         arm=lambda w: w.arm,
-        method=lambda w: arm_of(w).method,
+        method=PLANS.method,
         seed=lambda w: int(w.seed),
-        settings=evaluation_settings,
-        dtype=model_dtype,
-        runtime=runtime,
-        code=code("evaluate_accuracy.py"),
+        settings=PLANS.evaluation_settings,
+        dtype=PLANS.dtype,
+        runtime=PLANS.runtime,
+        code=PLANS.code("evaluate_accuracy.py"),
     log:
-        log_of("evaluate_accuracy", "dataset", "model", "arm", "seed"),
-    threads: threads_of
+        "logs/{scale}/evaluate_accuracy/{dataset}_{model}_{arm}_{seed}.log",
+    threads: PLANS.threads
     resources:
-        gpu=gpus,
-        runtime=device_resource("evaluate_accuracy", "runtime", 240),
-        mem_mb=device_resource("evaluate_accuracy", "mem_mb", 64000),
+        gpu=PLANS.gpus,
+        runtime=PLANS.resource("evaluate_accuracy", "runtime", 240),
+        mem_mb=PLANS.resource("evaluate_accuracy", "mem_mb", 64000),
     conda:
         ENVIRONMENT
     script:
@@ -48,22 +46,22 @@ rule attack:
         dataset=lambda w: w.dataset,
         model=lambda w: w.model,
         arm=lambda w: w.arm,
-        method=lambda w: arm_of(w).method,
+        method=PLANS.method,
         seed=lambda w: int(w.seed),
         attack=lambda w: w.attack,
-        settings=lambda w: scale_of(w).attack(w.dataset, w.model, w.attack).model_dump(mode="json"),
-        max_length=max_length,
-        dtype=model_dtype,
-        runtime=runtime,
-        journal=lambda w: checkpoint(w, "journal.jsonl"),
-        code=lambda w: code("attack.py", f"latreft.attacks.{scale_of(w).attack_kind(w.attack)}"),
+        settings=PLANS.attack_settings,
+        max_length=PLANS.max_length,
+        dtype=PLANS.dtype,
+        runtime=PLANS.runtime,
+        journal=PLANS.checkpoint("journal.jsonl"),
+        code=PLANS.attack_code,
     log:
-        log_of("attack", "dataset", "model", "arm", "seed", "attack"),
-    threads: threads_of
+        "logs/{scale}/attack/{dataset}_{model}_{arm}_{seed}_{attack}.log",
+    threads: PLANS.threads
     resources:
-        gpu=gpus,
-        runtime=device_resource("attack", "runtime", 720),
-        mem_mb=device_resource("attack", "mem_mb", 64000),
+        gpu=PLANS.gpus,
+        runtime=PLANS.resource("attack", "runtime", 720),
+        mem_mb=PLANS.resource("attack", "mem_mb", 64000),
     conda:
         ENVIRONMENT
     script:

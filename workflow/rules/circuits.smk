@@ -1,4 +1,6 @@
 # Neuron scores, once a classifier: every surrogate of its arms and the heatmaps are read from them.
+
+
 rule score_neurons:
     input:
         classifier=artefacts.CLASSIFIER,
@@ -11,19 +13,19 @@ rule score_neurons:
         scale=lambda w: w.scale,
         dataset=lambda w: w.dataset,
         model=lambda w: w.model,
-        settings=lambda w: scale_of(w).settings.scores.model_dump(),
+        settings=PLANS.score_settings,
         heatmap_ratio=0.25,
-        max_length=max_length,
-        dtype=model_dtype,
-        runtime=runtime,
-        code=code("score_neurons.py"),
+        max_length=PLANS.max_length,
+        dtype=PLANS.dtype,
+        runtime=PLANS.runtime,
+        code=PLANS.code("score_neurons.py"),
     log:
-        log_of("score_neurons", "dataset", "model"),
-    threads: threads_of
+        "logs/{scale}/score_neurons/{dataset}_{model}.log",
+    threads: PLANS.threads
     resources:
-        gpu=gpus,
-        runtime=device_resource("score_neurons", "runtime", 120),
-        mem_mb=device_resource("score_neurons", "mem_mb", 64000),
+        gpu=PLANS.gpus,
+        runtime=PLANS.resource("score_neurons", "runtime", 120),
+        mem_mb=PLANS.resource("score_neurons", "mem_mb", 64000),
     conda:
         ENVIRONMENT
     script:

@@ -1,4 +1,6 @@
 # The long rules: clean fine-tuning, and the training of each arm. Both resume from a checkpoint outside their outputs.
+
+
 rule finetune:
     input:
         base=artefacts.BASE,
@@ -11,21 +13,21 @@ rule finetune:
         scale=lambda w: w.scale,
         dataset=lambda w: w.dataset,
         model=lambda w: w.model,
-        settings=lambda w: scale_of(w).finetune(w.dataset, w.model).model_dump(),
-        evaluation=lambda w: evaluation_settings(w),
-        max_length=max_length,
-        dtype=model_dtype,
-        layers=lambda w: scale_of(w).models[w.model].layers,
-        runtime=runtime,
-        checkpoint=lambda w: checkpoint(w, "finetune.pt"),
-        code=code("finetune.py"),
+        settings=PLANS.finetune_settings,
+        evaluation=PLANS.evaluation_settings,
+        max_length=PLANS.max_length,
+        dtype=PLANS.dtype,
+        layers=PLANS.layers,
+        runtime=PLANS.runtime,
+        checkpoint=PLANS.checkpoint("finetune.pt"),
+        code=PLANS.code("finetune.py"),
     log:
-        log_of("finetune", "dataset", "model"),
-    threads: threads_of
+        "logs/{scale}/finetune/{dataset}_{model}.log",
+    threads: PLANS.threads
     resources:
-        gpu=gpus,
-        runtime=device_resource("finetune", "runtime", 1440),
-        mem_mb=device_resource("finetune", "mem_mb", 64000),
+        gpu=PLANS.gpus,
+        runtime=PLANS.resource("finetune", "runtime", 1440),
+        mem_mb=PLANS.resource("finetune", "mem_mb", 64000),
     conda:
         ENVIRONMENT
     script:
@@ -46,21 +48,21 @@ rule train_defense:
         dataset=lambda w: w.dataset,
         model=lambda w: w.model,
         arm=lambda w: w.arm,
-        method=lambda w: arm_of(w).method,
+        method=PLANS.method,
         seed=lambda w: int(w.seed),
-        settings=lambda w: plan_of(w).settings_of(arm_of(w)).model_dump(mode="json"),
-        max_length=max_length,
-        dtype=model_dtype,
-        runtime=runtime,
-        checkpoint=lambda w: checkpoint(w, "train.pt"),
-        code=lambda w: code("train_defense.py", f"latreft.defenses.{arm_of(w).method}"),
+        settings=PLANS.arm_settings,
+        max_length=PLANS.max_length,
+        dtype=PLANS.dtype,
+        runtime=PLANS.runtime,
+        checkpoint=PLANS.checkpoint("train.pt"),
+        code=PLANS.training_code,
     log:
-        log_of("train_defense", "dataset", "model", "arm", "seed"),
-    threads: threads_of
+        "logs/{scale}/train_defense/{dataset}_{model}_{arm}_{seed}.log",
+    threads: PLANS.threads
     resources:
-        gpu=gpus,
-        runtime=device_resource("train_defense", "runtime", 1440),
-        mem_mb=device_resource("train_defense", "mem_mb", 64000),
+        gpu=PLANS.gpus,
+        runtime=PLANS.resource("train_defense", "runtime", 1440),
+        mem_mb=PLANS.resource("train_defense", "mem_mb", 64000),
     conda:
         ENVIRONMENT
     script:
@@ -74,10 +76,10 @@ rule count_cost:
     output:
         record=artefacts.COST_RECORD,
     params:
-        config=lambda w, input: str(Path(input.classifier).parent / "config.json"),
-        code=code("count_cost.py"),
+        config=lambda w, input: str(Path(input.classifier).with_name("config.json")),
+        code=PLANS.code("count_cost.py"),
     log:
-        log_of("count_cost", "dataset", "model", "arm", "seed"),
+        "logs/{scale}/count_cost/{dataset}_{model}_{arm}_{seed}.log",
     resources:
         runtime=10,
         mem_mb=2000,

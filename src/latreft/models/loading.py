@@ -66,6 +66,17 @@ def _check_depth(base: nn.Module, fam: Family, layers: int, name: str) -> None:
         raise SettingsError(f"config/models.yaml: {name}.layers is {layers}, but the model has {found}")
 
 
+def _load_tokenizer(folder: Path) -> Any:
+    """The tokenizer that :func:`_save_base` wrote, as it was.
+
+    ``AutoTokenizer`` would take the class that the model's family usually has, with that family's way of splitting
+    text and its special tokens, whatever the saved file says.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast.from_pretrained(str(folder))
+
+
 def make_random(name: str, settings: dict[str, Any], texts: Sequence[str], folder: Path) -> dict[str, Any]:
     """A model with random weights and a byte-level BPE tokenizer trained on ``texts``."""
     fam = family(settings["family"])
@@ -112,7 +123,7 @@ def make_gguf(name: str, settings: dict[str, Any], folder: Path) -> dict[str, An
 def fetch_hub(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Download a pinned snapshot into the hub's cache; from then on it is read without a network."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HTTPError, LocalEntryNotFoundError
 
     source = settings["source"]
     try:
@@ -130,7 +141,7 @@ def fetch_hub(name: str, settings: dict[str, Any]) -> dict[str, Any]:
             f"model {name}: {source['repo']} at {source['revision']} is not in the local cache, "
             "and the hub cannot be reached"
         ) from None
-    except HfHubHTTPError as error:
+    except HTTPError as error:  # the hub's own errors, and a connection that breaks on the way
         raise FileNotFoundError(f"model {name}: {source['repo']} at {source['revision']}: {error}") from None
     return {"revision": source["revision"], "hub": {"repo": source["repo"], "revision": source["revision"]}}
 
@@ -160,11 +171,14 @@ def load_base(manifest: str | Path, dtype: str, layers: int) -> tuple[nn.Module,
     content = check_manifest(manifest)
     fam = family(content["family"])
     hub = content.get("hub")
-    source = str(manifest.parent) if hub is None else hub["repo"]
-    kwargs = {} if hub is None else {"revision": hub["revision"], "local_files_only": True}
-    base = _load_base(fam, source, DTYPES[dtype], **kwargs)
+    if hub is None:
+        base, tokenizer = _load_base(fam, str(manifest.parent), DTYPES[dtype]), _load_tokenizer(manifest.parent)
+    else:
+        pinned = {"revision": hub["revision"], "local_files_only": True}
+        base = _load_base(fam, hub["repo"], DTYPES[dtype], **pinned)
+        tokenizer = AutoTokenizer.from_pretrained(hub["repo"], **pinned)
     _check_depth(base, fam, layers, content["name"])
-    return base, AutoTokenizer.from_pretrained(source, **kwargs), fam, content["revision"]
+    return base, tokenizer, fam, content["revision"]
 
 
 def save_classifier(model: Classifier, tokenizer: Any, manifest: str | Path, *, name: str, revision: str) -> None:
@@ -190,15 +204,13 @@ def load_classifier(
     manifest: str | Path, device: torch.device, dtype: str
 ) -> tuple[Classifier, TextTokenizer, dict[str, Any]]:
     """A clean classifier (frozen, on ``device``), its tokenizer and its manifest."""
-    from transformers import AutoTokenizer
-
     manifest = Path(manifest)
     content = check_manifest(manifest)
     fam = family(content["family"])
     model = Classifier(_load_base(fam, str(manifest.parent), DTYPES[dtype]), fam)
     load_parameters(model.head, load_file(manifest.parent / HEAD), f"the tensors of {manifest.parent / HEAD}")
     model.requires_grad_(False)
-    return model.to(device).eval(), TextTokenizer(AutoTokenizer.from_pretrained(str(manifest.parent))), content
+    return model.to(device).eval(), TextTokenizer(_load_tokenizer(manifest.parent)), content
 
 
 def classifier_id(manifest: str | Path) -> str:

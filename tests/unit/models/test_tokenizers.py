@@ -62,14 +62,3 @@ def test_examples_keep_order_and_refuse_lists_of_unlike_length(tokenizer):
 def test_training_is_deterministic():
     one, other = (train_tokenizer(TEXTS, 300, beginning=True) for _ in range(2))
     assert one.get_vocab() == other.get_vocab()
-
-
-def test_a_saved_tokenizer_reads_texts_the_same(tmp_path, tokenizer):
-    from transformers import AutoTokenizer
-
-    tokenizer.tokenizer.save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    loaded = TextTokenizer(AutoTokenizer.from_pretrained(str(tmp_path)))
-    for text in (*TEXTS, "naïve ½\x00", ""):
-        assert loaded.encode(text) == tokenizer.encode(text)
-    assert loaded.special == tokenizer.special

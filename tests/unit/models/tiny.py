@@ -42,9 +42,10 @@ def classifier(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Classifier(kind.build(config), kind).to(dtype).eval()
+        model = Classifier(kind.build(config), kind).eval()
         with torch.no_grad():
-            for parameter in model.parameters():
+            for parameter in model.parameters():  # not model.to: the rotary frequencies stay as they are, as in a load
+                parameter.data = parameter.data.to(dtype)
                 if parameter.ndim == 1:
                     parameter.add_(0.1 * torch.randn_like(parameter))
         model.initialise_head(seed)

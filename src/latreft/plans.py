@@ -1,0 +1,255 @@
+"""What the workflow's rules ask: where inputs lie, which settings a job gets, how it runs. No rule holds logic of its own.
+
+Methods whose only argument is ``w`` are functions of a job's wildcards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from latreft import artefacts
+from latreft.code_hash import code_hash
+from latreft.config import PAPER, Scale, load_models, load_scale, read_yaml, scale_files
+from latreft.experiments import Arm, Plan, load_plan
+from latreft.settings import SettingsError
+
+Wildcards = Any
+Job = Callable[[Wildcards], Any]
+
+
+def load_plans(root: Path, given: Mapping[str, Any]) -> dict[str, Plan]:
+    """Every scale's plan; the values ``given`` on the command line change the scale that they name (``scale``).
+
+    A scale that has no file in ``config`` is taken wholly from ``given``.
+    """
+    folder = root / "config"
+    models, experiments = load_models(folder), folder / "experiments.yaml"
+    target = str(given.get("scale", PAPER))
+    plans = {}
+    for name, path in scale_files(folder).items():
+        where, values = str(path.relative_to(root)), read_yaml(path)
+        if values.get("scale") != name:
+            raise SettingsError(f"{where}: key 'scale' has value {values.get('scale')!r}; this file must say {name!r}")
+        own = values | dict(given) if name == target else values
+        plans[name] = load_plan(load_scale(own, models, where), experiments)
+    if target not in plans:
+        if len(given) < 2:
+            raise SettingsError(f"unknown scale {target!r}; config/ has {', '.join(sorted(plans))}")
+        plans[target] = load_plan(load_scale(given, models, "--configfile"), experiments)
+    return plans
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The plans of all scales, seen by rules."""
+
+    root: Path
+    by_scale: Mapping[str, Plan]
+
+    # --- scales, arms, settings ---
+
+    def plan(self, w: Wildcards) -> Plan:
+        return self.by_scale[w.scale]
+
+    def scale(self, w: Wildcards) -> Scale:
+        return self.plan(w).scale
+
+    def arm(self, w: Wildcards) -> Arm:
+        return self.plan(w).arm(f"{w.dataset}/{w.model}/{w.arm}/seed{w.seed}")
+
+    def method(self, w: Wildcards) -> str:
+        return self.arm(w).method
+
+    def dataset_settings(self, w: Wildcards) -> dict[str, Any]:
+        return self.scale(w).settings.datasets[w.dataset].model_dump(mode="json")
+
+    def model_settings(self, w: Wildcards) -> dict[str, Any]:
+        wanted = {"family", "layers", "source", "dtype"}
+        return self.scale(w).models[w.model].model_dump(mode="json", include=wanted)
+
+    def finetune_settings(self, w: Wildcards) -> dict[str, Any]:
+        return self.scale(w).finetune(w.dataset, w.model).model_dump()
+
+    def score_settings(self, w: Wildcards) -> dict[str, Any]:
+        return self.scale(w).settings.scores.model_dump()
+
+    def evaluation_settings(self, w: Wildcards) -> dict[str, Any]:
+        return self.scale(w).settings.evaluation.model_dump() | {"max_length": self.max_length(w)}
+
+    def arm_settings(self, w: Wildcards) -> dict[str, Any]:
+        return self.plan(w).settings_of(self.arm(w)).model_dump(mode="json")
+
+    def attack_settings(self, w: Wildcards) -> dict[str, Any]:
+        return self.scale(w).attack(w.dataset, w.model, w.attack).model_dump(mode="json")
+
+    def max_length(self, w: Wildcards) -> int:
+        return self.scale(w).settings.datasets[w.dataset].max_length
+
+    def dtype(self, w: Wildcards) -> str:
+        return self.scale(w).models[w.model].dtype
+
+    def layers(self, w: Wildcards) -> int:
+        return self.scale(w).models[w.model].layers
+
+    # --- how jobs run ---
+
+    def code(self, script: str, *modules: str) -> str:
+        """Hash of the code that a rule runs; see :mod:`latreft.code_hash`."""
+        return _code(self.root / "src" / script, modules)
+
+    def training_code(self, w: Wildcards) -> str:
+        return self.code("train_defense.py", f"latreft.defenses.{self.method(w)}")
+
+    def attack_code(self, w: Wildcards) -> str:
+        return self.code("attack.py", f"latreft.attacks.{self.scale(w).attack_kind(w.attack)}")
+
+    def runtime(self, w: Wildcards) -> dict[str, Any]:
+        """Device, engine, precision, threads: what a job is told of how to run."""
+        s = self.scale(w).settings
+        wanted = ("device", "engine", "autocast", "threads", "warm_start", "checkpoint_seconds")
+        return {name: getattr(s, name) for name in wanted}
+
+    def threads(self, w: Wildcards) -> int:
+        return self.scale(w).settings.threads
+
+    def gpus(self, w: Wildcards) -> int:
+        """One GPU a job; none where the scale runs on CPUs."""
+        return 0 if self.scale(w).settings.device == "cpu" else 1
+
+    def resource(self, rule: str, name: str, fallback: int) -> Job:
+        """A rule's resource: ``resources.RULE.NAME`` of the scale's file, else ``fallback``."""
+        return lambda w: self.scale(w).settings.resources.get(rule, {}).get(name, fallback)
+
+    def checkpoint(self, name: str) -> Job:
+        """Where a long job keeps what it needs to go on: outside its outputs, which Snakemake removes when it dies."""
+
+        def path(w: Wildcards) -> str:
+            keys = ("dataset", "model", "arm", "seed", "attack")
+            parts = [str(w.get(key)) for key in keys if w.get(key) is not None]
+            return str(Path(artefacts.CHECKPOINTS.format(scale=w.scale), *parts, name))
+
+        return path
+
+    # --- what is built from what ---
+
+    def tokenizer_texts(self, w: Wildcards) -> list[str]:
+        """A random-weight model's tokenizer learns from the scale's data sets; other models need no data."""
+        scale = self.scale(w)
+        if scale.models[w.model].source.kind != "random":
+            return []
+        return [artefacts.DATA.format(scale=w.scale, dataset=name) for name in scale.settings.datasets]
+
+    def table_records(self, w: Wildcards) -> list[str]:
+        return target_records(self.plan(w), w.table)
+
+    def table_manifests(self, w: Wildcards) -> list[str]:
+        """Table 2 is built from the data manifests, other tables from none."""
+        if w.table != "dataset_stats":
+            return []
+        return [artefacts.DATA.format(scale=w.scale, dataset=name) for name in self.scale(w).settings.datasets]
+
+    def all_records(self, w: Wildcards) -> list[str]:
+        """Every record of a scale."""
+        plan = self.plan(w)
+        found: dict[str, None] = {}
+        for path, arm in plan.all_arms.items():
+            found.update(dict.fromkeys(arm_records(plan, arm, plan.arm_attacks[path])))
+        return [*found, *classifier_records(plan)]
+
+    def figure_plan(self, w: Wildcards) -> Plan:
+        """The paper scale's figures lie in ``figures/`` itself, the others in a folder of their scale."""
+        return self.by_scale[w.scale_folder.rstrip("/") or PAPER]
+
+    def figure_records(self, w: Wildcards) -> list[str]:
+        plan = self.figure_plan(w)
+        return target_records(plan, w.figure) + scored(plan, w.figure, artefacts.SCORES_RECORD)
+
+    def figure_scores(self, w: Wildcards) -> list[str]:
+        return scored(self.figure_plan(w), w.figure, artefacts.SCORES)
+
+    def figure_code(self, w: Wildcards) -> str:
+        module = "heatmaps" if w.figure.startswith("heatmaps_") else w.figure
+        return self.code("make_figure.py", f"latreft.plots.{module}")
+
+    def table_code(self, w: Wildcards) -> str:
+        return self.code("make_table.py", f"latreft.tables.{w.table}")
+
+    def tables(self, scale: str) -> list[str]:
+        """All tables of a scale."""
+        names = self.by_scale[scale].experiments.tables
+        return [f"{artefacts.TABLE.format(scale=scale, table=t)}.{end}" for t in names for end in ("csv", "md", "tex")]
+
+    def figures(self, scale: str) -> list[str]:
+        """All figures of a scale."""
+        names = self.by_scale[scale].experiments.figures
+        return [f"{artefacts.figure(scale, name)}.{end}" for name in names for end in ("pdf", "png")]
+
+
+@cache
+def _code(script: Path, modules: tuple[str, ...]) -> str:
+    return code_hash(script, modules)
+
+
+def cells(plan: Plan, target: str) -> list[dict[str, Any]]:
+    """A target's cells as plain values, for a rule's params."""
+    return [
+        {
+            "panel": cell.panel,
+            "label": cell.label,
+            "dataset": cell.arm.dataset,
+            "model": cell.arm.model,
+            "method": cell.arm.method,
+            "arm": cell.arm.name,
+            "seed": cell.arm.seed,
+            "attacks": list(cell.attacks),
+        }
+        for cell in plan.cells(target)
+    ]
+
+
+def titles(plan: Plan) -> dict[str, dict[str, str]]:
+    """Names that people read."""
+    return {
+        "models": {name: model.title for name, model in plan.scale.models.items()},
+        "datasets": {name: data.title for name, data in plan.scale.settings.datasets.items()},
+    }
+
+
+def arm_records(plan: Plan, arm: Arm, attacks: tuple[str, ...] | list[str]) -> list[str]:
+    """The records of one arm: training, cost, accuracy, and the attacks wanted."""
+    place = {"scale": plan.scale.name, "dataset": arm.dataset, "model": arm.model, "arm": arm.name, "seed": arm.seed}
+    fixed = (artefacts.TRAIN_RECORD, artefacts.COST_RECORD, artefacts.ACCURACY_RECORD)
+    return [
+        *(template.format(**place) for template in fixed),
+        *(artefacts.ATTACK_RECORD.format(**place, attack=attack) for attack in attacks),
+    ]
+
+
+def classifier_records(plan: Plan) -> list[str]:
+    """The fine-tuning record of every model on every data set."""
+    return [
+        artefacts.FINETUNE_RECORD.format(scale=plan.scale.name, dataset=dataset, model=model)
+        for dataset in plan.scale.settings.datasets
+        for model in plan.scale.models
+    ]
+
+
+def target_records(plan: Plan, target: str) -> list[str]:
+    """The records that a table or figure is built from."""
+    found: dict[str, None] = {}
+    for cell in plan.cells(target):
+        found.update(dict.fromkeys(arm_records(plan, cell.arm, cell.attacks)))
+    return [*found, *(classifier_records(plan) if plan.target(target).classifiers else [])]
+
+
+def scored(plan: Plan, target: str, template: str) -> list[str]:
+    """A file of every classifier whose neuron scores a target shows."""
+    return [
+        template.format(scale=plan.scale.name, dataset=dataset, model=model)
+        for dataset in plan.target(target).scores
+        for model in plan.scale.models
+    ]

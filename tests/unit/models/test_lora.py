@@ -1,0 +1,80 @@
+"""LoRA goes on every linear layer of the blocks, starts as nothing, and is saved with the head."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from latreft.models.adapter import add_lora, load_lora, lora_weights
+from latreft.models.batch import collate
+from latreft.models.quantisation import wants_four_bits
+from latreft.settings import SettingsError
+from unit.models.tiny import FAMILIES, LAYERS, classifier, examples
+
+LINEARS = {"llama": 7, "qwen2": 7, "gpt_neox": 4}
+
+
+def with_lora(name: str, seed: int = 0):
+    model = classifier(name)
+    add_lora(model, rank=2, alpha=4, seed=seed)
+    return model
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_covers_all_linear_layers_of_the_blocks_and_trains_the_head(name):
+    model = classifier(name)
+    linear = {key for key, module in model.base.named_modules() if isinstance(module, torch.nn.Linear)}
+    assert len(linear) == LINEARS[name] * LAYERS
+    add_lora(model, rank=2, alpha=4, seed=0)
+    covered = {key.rsplit(".lora_A", 1)[0] for key, _ in model.base.named_parameters() if "lora_A" in key}
+    assert covered == linear
+    trainable = {key for key, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trainable == {key for key, _ in model.named_parameters() if "lora_" in key} | {"head.weight"}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_changes_nothing_before_training(name):
+    batch = collate(examples([6, 3]))
+    torch.testing.assert_close(with_lora(name)(batch), classifier(name)(batch), rtol=1e-12, atol=1e-12)
+
+
+def test_the_seed_decides_the_adapter_whatever_was_drawn_before():
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    one = lora_weights(with_lora("llama", 5))
+    assert torch.equal(state, torch.get_rng_state())
+    torch.manual_seed(2)
+    again, other = lora_weights(with_lora("llama", 5)), lora_weights(with_lora("llama", 6))
+    assert all(torch.equal(one[key], again[key]) for key in one)
+    assert any(not torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_comes_back_with_its_head(name):
+    model, batch = with_lora(name), collate(examples([6, 3]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    loaded = classifier(name)
+    load_lora(loaded, lora_weights(model), rank=2, alpha=4)
+    assert torch.equal(loaded(batch), model(batch))
+    assert torch.equal(loaded.head.weight, model.head.weight)
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+    assert (loaded(batch) - classifier(name)(batch)).abs().max() > 1e-3
+
+
+def test_an_adapter_of_another_rank_or_without_its_head_is_refused():
+    weights = lora_weights(with_lora("llama"))
+    with pytest.raises(ValueError, match="the saved adapter's tensors do not fit the classifier: .*lora_A.* is \\[2, "):
+        load_lora(classifier(), weights, rank=3, alpha=4)
+    with pytest.raises(ValueError, match="missing \\['head.weight'\\]"):
+        load_lora(classifier(), {k: v for k, v in weights.items() if k != "head.weight"}, rank=2, alpha=4)
+
+
+def test_four_bits_only_where_they_can_be():
+    cpu = torch.device("cpu")
+    assert wants_four_bits("auto", cpu) is False
+    assert wants_four_bits("never", cpu) is False
+    with pytest.raises(SettingsError, match="four_bit is 'always', but the device is cpu .* set four_bit to 'auto' or 'never'"):
+        wants_four_bits("always", cpu)
