@@ -172,8 +172,11 @@ class Plan:
 
     def _arm(self, dataset: str, model: str, method: str, changes: dict[str, Any], seed: int, where: str) -> Arm:
         """The arm with ``changes``; a change that equals the scale's own setting is none."""
-        own = self.scale.method(dataset, model, method)
-        changed = self.scale.method(dataset, model, method, changes)
+        try:
+            own = self.scale.method(dataset, model, method)
+            changed = self.scale.method(dataset, model, method, changes)
+        except SettingsError as error:
+            raise SettingsError(f"{where}: arm {method}{f' {changes}' if changes else ''}: {error}") from None
         differing = tuple(
             (key, getattr(changed, key)) for key in sorted(changes) if getattr(changed, key) != getattr(own, key)
         )

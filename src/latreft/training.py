@@ -242,7 +242,9 @@ def train(
         seen = [] if names_at is None else [name for part in parts for name in names_at(step * accumulate + part)]
         names = f", examples {', '.join(seen)}" if seen else ""
         kept = "no checkpoint was saved" if checkpoint is None or not checkpoint.path.is_file() else checkpoint.path
-        raise TrainingFailed(f"the {what} is {value} at step {step + 1} of {total_steps}{names}; last good state: {kept}")
+        raise TrainingFailed(
+            f"the {what} is {value} at step {step + 1} of {total_steps}{names}; last good state: {kept}"
+        )
 
     trained.train(False)
     with _termination() as terminated:

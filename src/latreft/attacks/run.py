@@ -172,7 +172,7 @@ def judge(engine: Engine, defended: Defended, tokens: Sequence[int], example: Ex
 def evaluating(defended: Defended) -> Iterator[None]:
     """Within the context the classifier and its edit are in evaluation mode; each module's own mode comes back."""
     parts: list[nn.Module] = [defended.classifier]
-    if defended.reft is not None:
+    if defended.reft is not None and isinstance(defended.reft.intervention, nn.Module):
         parts.append(defended.reft.intervention)
     modes = [(module, module.training) for part in parts for module in part.modules()]
     try:

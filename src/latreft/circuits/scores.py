@@ -67,7 +67,7 @@ def neuron_scores(
         batch = collate([examples[i] for i in indices]).to(model.device)
         with _activations(model) as activations, torch.enable_grad():
             embeddings = model.embedding(batch.tokens).detach().requires_grad_(True)
-            loss = F.cross_entropy(model.logits_of_embeddings(embeddings, batch.mask), batch.labels, reduction="sum")
+            loss = F.cross_entropy(model.logits_of_embeddings(embeddings, batch), batch.labels, reduction="sum")
             gradients = torch.autograd.grad(loss, activations)
         keep = batch.mask[..., None]
         for layer, (activation, gradient) in enumerate(zip(activations, gradients, strict=True)):

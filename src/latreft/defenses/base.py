@@ -9,10 +9,8 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional as F
 
-from latreft.engine.interface import Engine, Prepared
-from latreft.interventions.edits import Edits
+from latreft.engine.interface import Engine
 from latreft.models.batch import Example
 from latreft.models.classifier import Classifier
 from latreft.models.tokenisation import TextTokenizer
@@ -88,8 +86,3 @@ class Trained:
         if self.summary is None:
             return None
         return self.summary.flops / self.summary.flop_tokens + self.search_flops_per_token
-
-
-def example_losses(prepared: Prepared, edits: Edits, labels: Tensor) -> Tensor:
-    """Cross-entropy of each example [B]."""
-    return F.cross_entropy(prepared.logits(edits), labels, reduction="none")

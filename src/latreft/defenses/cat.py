@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
+from torch.nn import functional as F
 
-from latreft.defenses.base import AdversarialSettings, Trained, Training, example_losses
+from latreft.defenses.base import AdversarialSettings, Trained, Training
 from latreft.interventions import pgd
-from latreft.interventions.edits import Edits, Perturbation
+from latreft.interventions.edits import Edits
 from latreft.models.adapter import add_lora, lora_weights
 from latreft.models.classifier import parameter_count
 from latreft.models.quantisation import quantise_backbone, wants_four_bits
@@ -49,16 +50,13 @@ def train(run: Training, settings: Settings) -> Trained:
         batch = batches.at(step)
         prepared = engine.prepare(model, batch, batch.length)
         shape = torch.Size((len(batch), batch.length, model.width))
-        delta = pgd.ascend(
-            lambda d: example_losses(prepared, Edits(Perturbation(0, d)), batch.labels),
-            ball.start(shape, settings.start, run.generator(step), model.head.weight),
-            prepared.mask,
-            ball,
-            steps=settings.steps,
-            step_size=settings.step_size,
+        start = ball.start(shape, settings.start, run.generator(step), model.head.weight)
+        delta = prepared.ascend(
+            Edits(), 0, None, start, batch.labels, ball, steps=settings.steps, step_size=settings.step_size
         )
-        clean = example_losses(prepared, Edits(), batch.labels).mean()
-        adversarial = example_losses(prepared, Edits(Perturbation(0, delta)), batch.labels).mean()
+        clean = F.cross_entropy(prepared.training_logits(Edits()), batch.labels)
+        attacked = Edits().perturbed(0, delta)
+        adversarial = F.cross_entropy(prepared.training_logits(attacked), batch.labels)
         total = clean + settings.lambda_adv * adversarial
         return Losses(total, batch.tokens.numel(), {"clean": clean.item(), "adversarial": adversarial.item()})
 

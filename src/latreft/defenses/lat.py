@@ -6,10 +6,11 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
+from torch.nn import functional as F
 
-from latreft.defenses.base import AdversarialSettings, Trained, Training, example_losses
+from latreft.defenses.base import AdversarialSettings, Trained, Training
 from latreft.interventions import pgd
-from latreft.interventions.edits import Edits, Perturbation
+from latreft.interventions.edits import Edits
 from latreft.models.classifier import parameter_count
 from latreft.training import Losses
 from latreft.training import train as run_training
@@ -39,16 +40,20 @@ def train(run: Training, settings: Settings) -> Trained:
         batch = batches.at(step)
         prepared = engine.prepare(model, batch, settings.window)
         shape = torch.Size((len(batch), prepared.mask.shape[1], model.width))
-        delta = pgd.ascend(
-            lambda d: example_losses(prepared, Edits(Perturbation(settings.attack_layer, d)), batch.labels),
-            ball.start(shape, settings.start, run.generator(step), model.head.weight),
-            prepared.mask,
+        start = ball.start(shape, settings.start, run.generator(step), model.head.weight)
+        delta = prepared.ascend(
+            Edits(),
+            settings.attack_layer,
+            None,
+            start,
+            batch.labels,
             ball,
             steps=settings.steps,
             step_size=settings.step_share * settings.epsilon,
         )
-        clean = example_losses(prepared, Edits(), batch.labels).mean()
-        adversarial = example_losses(prepared, Edits(Perturbation(settings.attack_layer, delta)), batch.labels).mean()
+        clean = F.cross_entropy(prepared.training_logits(Edits()), batch.labels)
+        attacked = Edits().perturbed(settings.attack_layer, delta)
+        adversarial = F.cross_entropy(prepared.training_logits(attacked), batch.labels)
         total = clean + settings.lambda_adv * adversarial
         return Losses(total, batch.tokens.numel(), {"clean": clean.item(), "adversarial": adversarial.item()})
 

@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch.nn import functional as F
 
 from latreft.circuits.allocation import Rule, keep_mask, kept_neurons
-from latreft.defenses.base import AdversarialSettings, Trained, Training, example_losses
+from latreft.defenses.base import AdversarialSettings, Trained, Training
 from latreft.interventions import pgd
-from latreft.interventions.edits import Edits, Order, Perturbation, ReftEdit
+from latreft.interventions.edits import Edits, Order, ReftEdit
 from latreft.interventions.reft import LoReFT, Start
 from latreft.interventions.surrogate import prune
 from latreft.models.classifier import Classifier, parameter_count
@@ -25,7 +25,10 @@ from latreft.training import train as run_training
 
 
 class Settings(AdversarialSettings):
-    """LAT-ReFT. Defaults where the paper is silent: ℓ∞ ball, α = ε/K, zero start, identity ReFT."""
+    """LAT-ReFT. Defaults where the paper is silent: ℓ∞ ball, α = ε/K, zero start, identity ReFT.
+
+    ``surrogate``: ``exact`` prunes the whole sequence's passes, ``window`` only the defended positions'.
+    """
 
     attack_layer: int
     reft_layer: int
@@ -41,6 +44,7 @@ class Settings(AdversarialSettings):
     same_layer_order: Order = "perturb_then_reft"
     pruning_ratio: Annotated[float, Field(ge=0, le=1)] = 0.25
     pruning_rule: Rule = "act_grad"
+    surrogate: Literal["exact", "window"] = "exact"
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
 
@@ -55,6 +59,17 @@ class Settings(AdversarialSettings):
     def radius(self) -> float:
         """ε of the ball; ``sqrt`` scales it with √(20/L), as an arm that separates radius from window length."""
         return self.epsilon if self.epsilon_scaling == "constant" else self.epsilon * math.sqrt(20 / self.window)
+
+    @property
+    def perturbs_before_edit(self) -> bool:
+        """Whether the perturbed state is still to be edited.
+
+        If so, the ball is around the full model's clean states [Eq. 4]. If not, it is around the defended model's own
+        states, for otherwise the perturbation would overwrite the defense.
+        """
+        if self.attack_layer == self.reft_layer:
+            return self.same_layer_order == "perturb_then_reft"
+        return self.attack_layer < self.reft_layer
 
 
 def surrogate_of(run: Training, settings: Settings) -> Classifier:
@@ -72,34 +87,37 @@ def train(run: Training, settings: Settings) -> Trained:
     dtype = torch.promote_types(model.dtype, torch.float32)
     reft = LoReFT(model.width, settings.rank, start=settings.reft_start, seed=run.seed, dtype=dtype).to(model.device)
     edit = ReftEdit(settings.reft_layer, reft)
-    defended = Edits(reft=edit)
+    defended = Edits(reft=edit, order=settings.same_layer_order)
     ball = pgd.Ball(settings.norm, settings.radius)
     step_size = settings.step_size or settings.radius / settings.steps
     surrogate = surrogate_of(run, settings)
     batches = run.batches(settings)
 
-    def attacked(delta: Tensor, base: Tensor | None) -> Edits:
-        return Edits(Perturbation(settings.attack_layer, delta, base), edit, settings.same_layer_order)
-
     def losses_at(step: int) -> Losses:
         batch = batches.at(step)
         with reft.built_once():
             full = engine.prepare(model, batch, settings.window)
-            clean_hidden = full.hidden(settings.attack_layer)  # line 2
-            clean = example_losses(full, defended, batch.labels).mean()  # line 3
-            inner = full if surrogate is model else engine.prepare(surrogate, batch, settings.window)  # line 4
-            # Before the edit the ball is around the full model's clean states [Eq. 4]; behind it, around the
-            # defended model's own, for otherwise the perturbation would overwrite the defense.
-            base = clean_hidden if settings.perturbs_before_reft else None
-            delta = pgd.ascend(  # line 5
-                lambda d: example_losses(inner, attacked(d, base), batch.labels),
-                ball.start(clean_hidden.shape, settings.start, run.generator(step), clean_hidden),
-                full.mask,
+            hidden = full.hidden(settings.attack_layer)  # line 2
+            if surrogate is model:
+                inner = full
+            else:  # line 4
+                prefix_of = model if settings.surrogate == "window" else None
+                inner = engine.prepare(surrogate, batch, settings.window, prefix_of)
+            base = hidden if settings.perturbs_before_edit else None
+            start = ball.start(hidden.shape, settings.start, run.generator(step), hidden)
+            delta = inner.ascend(  # line 5
+                defended,
+                settings.attack_layer,
+                base,
+                start,
+                batch.labels,
                 ball,
                 steps=settings.steps,
                 step_size=step_size,
             )
-            adversarial = example_losses(full, attacked(delta, base), batch.labels).mean()  # line 6
+            logits = full.logits_each(defended, defended.perturbed(settings.attack_layer, delta, base))  # lines 3 and 6
+            clean = F.cross_entropy(logits[0], batch.labels)
+            adversarial = F.cross_entropy(logits[1], batch.labels)
             total = clean + settings.lambda_adv * adversarial  # line 7
         return Losses(total, batch.tokens.numel(), {"clean": clean.item(), "adversarial": adversarial.item()})
 

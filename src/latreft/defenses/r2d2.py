@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field
+from torch.nn import functional as F
 
 from latreft.attacks import gcg
 from latreft.attacks.base import allowed_tokens, attacked, example_generator, place
 from latreft.attacks.run import evaluating, find
 from latreft.cost.measured import FlopMeter
-from latreft.defenses.base import Trained, Training, example_losses
+from latreft.defenses.base import Trained, Training
 from latreft.defenses.lat import full_weights
 from latreft.engine.interface import Defended
 from latreft.interventions.edits import Edits
@@ -173,7 +174,7 @@ def train(run: Training, settings: Settings) -> Trained:
     def losses_at(step: int) -> Losses:
         batch = collate(chosen_at(step)).to(model.device)
         prepared = run.engine.prepare(model, batch, 1)
-        return Losses(example_losses(prepared, Edits(), batch.labels).mean(), batch.tokens.numel())
+        return Losses(F.cross_entropy(prepared.training_logits(Edits()), batch.labels), batch.tokens.numel())
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     summary = run_training(

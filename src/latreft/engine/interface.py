@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from latreft.interventions.edits import Edits, ReftEdit
+from latreft.interventions.pgd import Ball
 from latreft.models.batch import Batch
 from latreft.models.classifier import Classifier
 
@@ -27,7 +28,10 @@ class Defended:
 
 
 class Prepared(Protocol):
-    """One batch made ready for many passes through one model. L = min(window, T)."""
+    """One batch made ready for many passes through one model. L = min(window, T).
+
+    It holds for the weights that the model had when it was prepared: prepare anew after each optimiser step.
+    """
 
     mask: Tensor
     """bool [B, L]: the real positions of the window."""
@@ -36,7 +40,27 @@ class Prepared(Protocol):
         """The clean, unedited hidden state of the window [B, L, D], without gradient."""
 
     def logits(self, edits: Edits) -> Tensor:
-        """Logits [B, 2] with the window edited; differentiable in the edits and in trainable weights."""
+        """Logits [B, 2] of the edited window, differentiable in the edits."""
+
+    def logits_each(self, *edits: Edits) -> Tensor:
+        """Logits [len(edits), B, 2] of the window edited in each of the ways given, differentiable in the edits."""
+
+    def training_logits(self, edits: Edits) -> Tensor:
+        """Logits [B, 2] of the edited window, differentiable in the edits and in the model's trainable weights."""
+
+    def ascend(
+        self,
+        defended: Edits,
+        layer: int,
+        base: Tensor | None,
+        start: Tensor,
+        labels: Tensor,
+        ball: Ball,
+        *,
+        steps: int,
+        step_size: float,
+    ) -> Tensor:
+        """The perturbation [B, L, D] of ``layer`` (added to ``base``, see :class:`Perturbation`) that PGD finds."""
 
 
 class TokenSearch(Protocol):
@@ -54,8 +78,12 @@ class Engine(Protocol):
 
     name: str
 
-    def prepare(self, model: Classifier, batch: Batch, window: int) -> Prepared:
-        """Make a batch ready for passes that edit its last ``window`` positions only."""
+    def prepare(self, model: Classifier, batch: Batch, window: int, prefix_of: Classifier | None = None) -> Prepared:
+        """Make a batch ready for passes that edit its last ``window`` positions only.
+
+        With ``prefix_of``, ``model`` is a surrogate pruned from it that stands in for it in the window only: earlier
+        positions are those of ``prefix_of``.
+        """
 
     def search(self, defended: Defended, content: tuple[int, ...], at: int, label: int, batch_size: int) -> TokenSearch:
         """Make one example ready for a discrete attack that inserts tokens before ``content[at]``.
@@ -67,4 +95,4 @@ class Engine(Protocol):
 def predict(engine: Engine, defended: Defended, batch: Batch) -> Tensor:
     """Logits [B, 2] of a defended model, without gradient."""
     with torch.no_grad():
-        return engine.prepare(defended.classifier, batch, defended.window).logits(defended.edits)
+        return engine.prepare(defended.classifier, batch, defended.window).training_logits(defended.edits)

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from latreft.engine.interface import Defended
+from latreft.interventions import pgd
 from latreft.interventions.edits import Edits
 from latreft.models.batch import Batch
 from latreft.models.classifier import Classifier, Edit
 
 
+def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of each example [B]."""
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
 class FullPrepared:
     """A batch whose passes all run over the T tokens."""
 
-    def __init__(self, model: Classifier, batch: Batch, window: int):
+    def __init__(self, model: Classifier, batch: Batch, window: int, prefix_of: Classifier | None = None):
         if window < 1:
             raise ValueError(f"window must be at least 1, got {window}")
         self.model, self.batch = model, batch
         self.window = min(window, batch.length)
         self.mask = batch.mask[:, -self.window :]
+        self.neurons = None if prefix_of is None else WindowPruned(prefix_of, model, self.window)
+        if prefix_of is not None:
+            self.model = prefix_of
+
+    def _run(self, edits: dict[int, Edit]) -> Tensor:
+        with self.neurons or nullcontext(), self.model.edited(edits):
+            return self.model(self.batch)
 
     def hidden(self, layer: int) -> Tensor:
         caught: list[Tensor] = []
@@ -29,11 +45,11 @@ class FullPrepared:
             caught.append(state[:, -self.window :])
             return state
 
-        with torch.no_grad(), self.model.edited({layer: catch}):
-            self.model(self.batch)
+        with torch.no_grad():
+            self._run({layer: catch})
         return caught[0]
 
-    def logits(self, edits: Edits) -> Tensor:
+    def training_logits(self, edits: Edits) -> Tensor:
         def edit_of(layer: int) -> Edit:
             def edit(state: Tensor) -> Tensor:
                 edited = edits.apply(layer, state[:, -self.window :], self.mask)
@@ -41,8 +57,60 @@ class FullPrepared:
 
             return edit
 
-        with self.model.edited({layer: edit_of(layer) for layer in edits.layers()}):
-            return self.model(self.batch)
+        return self._run({layer: edit_of(layer) for layer in edits.layers()})
+
+    def logits(self, edits: Edits) -> Tensor:
+        return self.training_logits(edits)
+
+    def logits_each(self, *edits: Edits) -> Tensor:
+        return torch.stack([self.training_logits(each) for each in edits])
+
+    def ascend(
+        self,
+        defended: Edits,
+        layer: int,
+        base: Tensor | None,
+        start: Tensor,
+        labels: Tensor,
+        ball: pgd.Ball,
+        *,
+        steps: int,
+        step_size: float,
+    ) -> Tensor:
+        def loss_of(delta: Tensor) -> Tensor:
+            return losses_of(self.logits(defended.perturbed(layer, delta, base)), labels)
+
+        return pgd.ascend(loss_of, start, self.mask, ball, steps=steps, step_size=step_size)
+
+
+class WindowPruned:
+    """Within the context, the neurons that ``surrogate`` lacks are silent in ``model`` at the last ``window`` positions."""
+
+    def __init__(self, model: Classifier, surrogate: Classifier, window: int):
+        if surrogate.kept is None:
+            raise ValueError("prefix_of needs a surrogate made by prune(); this model has no pruned neurons")
+        self.model, self.kept, self.window = model, surrogate.kept, window
+        self.handles: list[Any] = []
+
+    def __enter__(self) -> None:
+        for block, kept in zip(self.model.family.block_list(self.model.base), self.kept, strict=True):
+            _, output = self.model.family.neuron_layers(block)
+            silent = torch.zeros(output.in_features, dtype=torch.bool, device=self.model.device)
+            silent[kept.to(self.model.device)] = True
+            self.handles.append(output.register_forward_pre_hook(self._hook(silent)))
+
+    def _hook(self, kept: Tensor) -> Any:
+        def hook(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            neurons = inputs[0]
+            pruned = torch.where(kept, neurons[:, -self.window :], torch.zeros_like(neurons[:, -self.window :]))
+            return (torch.cat([neurons[:, : -self.window], pruned], dim=1),)
+
+        return hook
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
 
 
 def one_hot_gradient(gradient: Tensor, embedding: Tensor) -> Tensor:
@@ -79,7 +147,7 @@ class FullSearch:
 
     def _prepared(self, tokens: Tensor) -> FullPrepared:
         labels = torch.full((tokens.shape[0],), self.label, device=tokens.device)
-        batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), labels)
+        batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), labels, padded=False)
         return FullPrepared(self.defended.classifier, batch, self.defended.window)
 
     @torch.enable_grad()
@@ -89,7 +157,7 @@ class FullSearch:
         embeddings = model.embedding(tokens).detach().requires_grad_(True)
         leaf_copy = embeddings.clone()  # torch's FLOP counter refuses a leaf as a module's output
         with model.edited({0: lambda _state: leaf_copy}):
-            logits = self._prepared(tokens).logits(self.defended.edits)
+            logits = self._prepared(tokens).training_logits(self.defended.edits)
         loss = F.cross_entropy(logits, torch.tensor([self.label], device=logits.device))
         (gradient,) = torch.autograd.grad(loss, embeddings)
         attacked = gradient[0, self.at : self.at + attack.shape[0]]
@@ -103,7 +171,7 @@ class FullSearch:
         while done < len(candidates):
             part = candidates[done : done + self.batch_size]
             try:
-                rows.append(self._prepared(self._tokens(part)).logits(self.defended.edits))
+                rows.append(self._prepared(self._tokens(part)).training_logits(self.defended.edits))
             except torch.OutOfMemoryError:
                 if self.batch_size == 1:
                     raise
@@ -121,8 +189,10 @@ class ReferenceEngine:
 
     name = "reference"
 
-    def prepare(self, model: Classifier, batch: Batch, window: int) -> FullPrepared:
-        return FullPrepared(model, batch, window)
+    def prepare(
+        self, model: Classifier, batch: Batch, window: int, prefix_of: Classifier | None = None
+    ) -> FullPrepared:
+        return FullPrepared(model, batch, window, prefix_of)
 
     def search(self, defended: Defended, content: tuple[int, ...], at: int, label: int, batch_size: int) -> FullSearch:
         return FullSearch(defended, content, at, label, batch_size)

@@ -5,13 +5,12 @@ A method says what is changed and where. How the hidden states are computed is t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
-
-from latreft.interventions.reft import LoReFT
 
 Order = Literal["perturb_then_reft", "reft_then_perturb"]
 
@@ -37,7 +36,7 @@ class ReftEdit:
     """Apply ``intervention`` to the window's hidden state at ``layer``."""
 
     layer: int
-    intervention: LoReFT
+    intervention: Callable[[Tensor], Tensor]
 
     def __call__(self, hidden: Tensor) -> Tensor:
         return self.intervention(hidden)
@@ -50,6 +49,10 @@ class Edits:
     perturbation: Perturbation | None = None
     reft: ReftEdit | None = None
     order: Order = "perturb_then_reft"
+
+    def perturbed(self, layer: int, delta: Tensor, base: Tensor | None = None) -> Edits:
+        """The same edits under a perturbation."""
+        return replace(self, perturbation=Perturbation(layer, delta, base))
 
     def layers(self) -> list[int]:
         """The layers that are edited, lowest first."""

@@ -13,6 +13,17 @@ from torch.nn.utils import parametrizations, parametrize
 Start = Literal["identity", "random"]
 
 
+def loreft(hidden: Tensor, basis: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Φ(h) of hidden states [..., D] with Rᵀ = ``basis`` [D, R], W = ``weight`` [R, D], b = ``bias`` [R].
+
+    Computed in the parameters' precision, under mixed precision too, and returned in the input's dtype.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        state = hidden.to(basis.dtype)
+        difference = torch.nn.functional.linear(state, weight, bias) - state @ basis
+        return (state + difference @ basis.T).to(hidden.dtype)
+
+
 class Rotation(nn.Module):
     """Holds Rᵀ [D, R] as ``weight``, to which torch's orthogonal parametrisation is applied."""
 

@@ -43,4 +43,5 @@ def prune(model: Classifier, kept: Sequence[Tensor]) -> Classifier:
         for name, layer in zip(model.family.mlp_inputs, inputs, strict=True):
             block.set_submodule(name, _sliced(layer, rows=neurons))
         block.set_submodule(model.family.mlp_output, _sliced(output, columns=neurons))
+    surrogate.kept = [neurons.cpu() for neurons in kept]
     return surrogate

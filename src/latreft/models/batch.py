@@ -23,11 +23,13 @@ class Batch:
     """A left-padded batch.
 
     ``tokens`` int64 [B, T]; ``mask`` bool [B, T], True on real tokens, which end the row; ``labels`` int64 [B].
+    ``padded`` False says that the mask is True everywhere, which saves every pass a mask.
     """
 
     tokens: Tensor
     mask: Tensor
     labels: Tensor
+    padded: bool = True
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -38,7 +40,7 @@ class Batch:
         return self.tokens.shape[1]
 
     def to(self, device: torch.device | str) -> Batch:
-        return Batch(self.tokens.to(device), self.mask.to(device), self.labels.to(device))
+        return Batch(self.tokens.to(device), self.mask.to(device), self.labels.to(device), self.padded)
 
 
 def collate(examples: Sequence[Example], pad: int = 0) -> Batch:
@@ -53,7 +55,7 @@ def collate(examples: Sequence[Example], pad: int = 0) -> Batch:
             raise ValueError(f"example {example.id} has no tokens")
         tokens[row, length - len(example.tokens) :] = torch.tensor(example.tokens)
         mask[row, length - len(example.tokens) :] = True
-    return Batch(tokens, mask, torch.tensor([example.label for example in examples]))
+    return Batch(tokens, mask, torch.tensor([example.label for example in examples]), padded=not bool(mask.all()))
 
 
 def causal_mask(mask: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,8 @@ class Classifier(nn.Module):
         super().__init__()
         self.base = base
         self.family = family
+        self.kept: list[Tensor] | None = None
+        """Of a pruned surrogate: the neurons that each block kept."""
         embedding = family.embedding_layer(base).weight
         self.head = nn.Linear(embedding.shape[1], classes, bias=False, dtype=embedding.dtype, device=embedding.device)
 
@@ -92,15 +95,16 @@ class Classifier(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [B, 2] of a batch."""
-        return self.logits_of_embeddings(self.embedding(batch.tokens), batch.mask)
+        return self.logits_of_embeddings(self.embedding(batch.tokens), batch)
 
-    def logits_of_embeddings(self, embeddings: Tensor, mask: Tensor) -> Tensor:
-        """Logits [B, 2] from token embeddings [B, T, D] and the padding mask [B, T]."""
+    def logits_of_embeddings(self, embeddings: Tensor, batch: Batch, **kwargs: Any) -> Tensor:
+        """Logits [B, 2] from a batch's token embeddings [B, T, D]; ``kwargs`` go to the attention of every block."""
         output = self.base(
             inputs_embeds=embeddings,
-            attention_mask=causal_mask(mask),
-            position_ids=positions(mask),
+            attention_mask=causal_mask(batch.mask) if batch.padded else None,
+            position_ids=positions(batch.mask),
             use_cache=False,
+            **kwargs,
         )
         return self.classify(output.last_hidden_state[:, -1])
 
@@ -111,7 +115,9 @@ class Classifier(nn.Module):
             return F.linear(hidden.to(dtype), self.head.weight.to(dtype))
 
 
-def load_parameters(module: nn.Module, weights: Mapping[str, Tensor], what: str, *, trainable_only: bool = False) -> None:
+def load_parameters(
+    module: nn.Module, weights: Mapping[str, Tensor], what: str, *, trainable_only: bool = False
+) -> None:
     """Copy saved tensors into the parameters of ``module``.
 
     A missing or unexpected tensor, or one of another shape, is a ``ValueError`` that names it; ``what`` names them all.

@@ -11,6 +11,13 @@ from torch import nn
 from latreft.settings import SettingsError
 
 
+def _attention() -> str:
+    """The name of this project's attention; transformers is imported where a model is made, not before."""
+    from latreft.models.attention import NAME
+
+    return NAME
+
+
 @dataclass(frozen=True)
 class Family:
     """Where a family keeps its parts, as attribute paths inside the base model (no language-model head)."""
@@ -24,15 +31,18 @@ class Family:
     mlp_inputs: tuple[str, ...]
     mlp_output: str
 
+    def _model(self) -> Any:
+        return getattr(
+            importlib.import_module(f"transformers.models.{self.module}.modeling_{self.module}"), self.model_class
+        )
+
     def build(self, config: Any, **kwargs: Any) -> nn.Module:
         """A base model with random weights for a transformers configuration."""
-        module = importlib.import_module(f"transformers.models.{self.module}.modeling_{self.module}")
-        return getattr(module, self.model_class)._from_config(config, attn_implementation="sdpa", **kwargs)
+        return self._model()._from_config(config, attn_implementation=_attention(), **kwargs)
 
     def from_pretrained(self, source: str, **kwargs: Any) -> nn.Module:
         """A base model with the weights of a local folder or a hub repository."""
-        module = importlib.import_module(f"transformers.models.{self.module}.modeling_{self.module}")
-        return getattr(module, self.model_class).from_pretrained(source, attn_implementation="sdpa", **kwargs)
+        return self._model().from_pretrained(source, attn_implementation=_attention(), **kwargs)
 
     def config(self, **values: Any) -> Any:
         """A transformers configuration of this family."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional as F
+from unit.models.tiny import FAMILIES, LAYERS, NEURONS, classifier, examples
 
 from latreft.circuits.scores import neuron_scores
 from latreft.models.batch import Example, collate
-from unit.models.tiny import FAMILIES, LAYERS, NEURONS, classifier, examples
 
 SOME = examples([7, 2, 4, 1, 9])
 
@@ -18,9 +18,11 @@ def slow(model, some) -> tuple[torch.Tensor, torch.Tensor]:
     act_grad = torch.zeros(LAYERS, NEURONS, dtype=torch.float64)
     sums = torch.zeros(2, LAYERS, NEURONS, dtype=torch.float64)
     for example in some:
-        caught = []
+        caught: list[torch.Tensor] = []
         handles = [
-            model.family.neuron_layers(block)[1].register_forward_pre_hook(lambda _m, inputs: caught.append(inputs[0]))
+            model.family.neuron_layers(block)[1].register_forward_pre_hook(
+                lambda _m, inputs, to=caught: to.append(inputs[0])
+            )
             for block in model.family.block_list(model.base)
         ]
         model.requires_grad_(True)
@@ -68,7 +70,9 @@ def test_leave_the_model_without_hooks_and_gradients():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(("label", "message"), [(0, "5 examples of class 0 and 0 of class 1"), (1, "0 .* 5 of class 1")])
+@pytest.mark.parametrize(
+    ("label", "message"), [(0, "5 examples of class 0 and 0 of class 1"), (1, "0 .* 5 of class 1")]
+)
 def test_a_missing_class_is_an_error(label, message):
     some = [Example(example.id, example.tokens, label) for example in SOME]
     with pytest.raises(ValueError, match=f"{message}; both are needed"):

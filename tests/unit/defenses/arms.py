@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from unit.models.tiny import classifier
 
 from latreft.circuits.scores import neuron_scores
 from latreft.defenses.base import Trained, Training
@@ -16,7 +17,6 @@ from latreft.models.classifier import Classifier
 from latreft.models.tokenisation import TextTokenizer
 from latreft.models.tokenizer_training import train_tokenizer
 from latreft.training import Checkpoint
-from unit.models.tiny import classifier
 
 TEXTS = [
     "a joy to watch", "great cast, great film", "loved it", "what a wonderful and warm story this is",

@@ -7,11 +7,11 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch.nn import functional as F
+from unit.defenses.arms import arm, fresh, scores, settings
+from unit.models.tiny import FAMILIES, silenced
 
 from latreft.circuits.allocation import keep_mask, kept_neurons
 from latreft.defenses import lat_reft
-from unit.defenses.arms import arm, fresh, scores, settings
-from unit.models.tiny import FAMILIES, silenced
 
 STEP = 1
 
@@ -76,7 +76,9 @@ def algorithm_1(run, reft, chosen, step):
         delta = delta.detach().requires_grad_(True)
         with silenced(model, kept) if chosen.pruning_ratio else nullcontext():
             (gradient,) = torch.autograd.grad(loss(attacked(delta)).sum(), delta)
-        delta = (delta.detach() + chosen.epsilon / chosen.steps * gradient.sign()).clamp(-chosen.epsilon, chosen.epsilon)
+        delta = (delta.detach() + chosen.epsilon / chosen.steps * gradient.sign()).clamp(
+            -chosen.epsilon, chosen.epsilon
+        )
     adversarial = loss(attacked(delta)).mean()
     return clean, adversarial, clean + chosen.lambda_adv * adversarial
 
@@ -84,7 +86,12 @@ def algorithm_1(run, reft, chosen, step):
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize(
     ("attack", "defense", "order"),
-    [(1, 2, "perturb_then_reft"), (2, 2, "perturb_then_reft"), (2, 2, "reft_then_perturb"), (3, 1, "perturb_then_reft")],
+    [
+        (1, 2, "perturb_then_reft"),
+        (2, 2, "perturb_then_reft"),
+        (2, 2, "reft_then_perturb"),
+        (3, 1, "perturb_then_reft"),
+    ],
 )
 @pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0])
 def test_loss_and_gradients_are_those_written_out(monkeypatch, name, attack, defense, order, ratio):

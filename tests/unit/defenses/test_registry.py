@@ -6,10 +6,10 @@ import sys
 import types
 
 import pytest
+from unit.defenses.arms import SETTINGS
 
 from latreft.defenses.registry import defense_module, methods
 from latreft.settings import SettingsError
-from unit.defenses.arms import SETTINGS
 
 
 def test_every_method_is_found_and_nothing_else():
@@ -22,7 +22,9 @@ def test_every_method_is_found_and_nothing_else():
 
 @pytest.mark.parametrize("name", ["lta", "base", "saved", "registry", ""])
 def test_an_unknown_method_lists_the_known_ones(name):
-    with pytest.raises(SettingsError, match=f"config/x.yaml: unknown method '{name}'; known methods: cat, lat, lat_reft"):
+    with pytest.raises(
+        SettingsError, match=f"config/x.yaml: unknown method '{name}'; known methods: cat, lat, lat_reft"
+    ):
         defense_module(name, "config/x.yaml")
 
 

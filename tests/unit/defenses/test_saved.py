@@ -7,6 +7,8 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from unit.defenses.arms import SETTINGS, arm, fresh, train
+from unit.models.tiny import FAMILIES
 
 from latreft.defenses import lat_reft
 from latreft.defenses.saved import WEIGHTS, load, save
@@ -14,8 +16,6 @@ from latreft.engine.interface import Defended, predict
 from latreft.engine.reference import ReferenceEngine
 from latreft.interventions.edits import ReftEdit
 from latreft.models.batch import collate
-from unit.defenses.arms import SETTINGS, arm, fresh, train
-from unit.models.tiny import FAMILIES
 
 ENGINE = ReferenceEngine()
 
@@ -124,4 +124,6 @@ def test_a_trained_edit_loads_in_pyreft_with_equal_outputs(tmp_path):
     manifest, trained = saved("lat_reft", tmp_path)
     edit = load(manifest, fresh(), classifier_sha256="c" * 64).reft.intervention
     hidden = torch.randn(4, 16)
-    torch.testing.assert_close(pyreft_intervention(edit)(hidden), trained.reft.intervention(hidden), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        pyreft_intervention(edit)(hidden), trained.reft.intervention(hidden), rtol=1e-5, atol=1e-5
+    )

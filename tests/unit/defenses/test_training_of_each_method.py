@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-
-from latreft.models.classifier import parameter_count
 from unit.defenses.arms import TRAINED, StopAt, checkpoint, fresh, scores, settings, train
 from unit.models.tiny import FAMILIES
+
+from latreft.models.classifier import parameter_count
 
 
 def snapshot(model) -> dict[str, torch.Tensor]:
@@ -111,7 +113,8 @@ def test_r2d2_names_the_examples_of_a_loss_that_is_not_a_number(monkeypatch):
     from latreft.defenses import r2d2
     from latreft.training import TrainingFailed
 
-    monkeypatch.setattr(r2d2, "example_losses", lambda *_: torch.tensor([float("nan")], requires_grad=True))
+    broken = SimpleNamespace(cross_entropy=lambda *_: torch.tensor(float("nan"), requires_grad=True))
+    monkeypatch.setattr(r2d2, "F", broken)
     with pytest.raises(TrainingFailed, match=r"the loss is nan at step 1 of 6, examples t\d(, t\d){3}"):
         train("r2d2")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from unit.models.tiny import FAMILIES, LAYERS, WIDTH, classifier, examples
 
 from latreft.engine.interface import Defended, predict
 from latreft.engine.reference import ReferenceEngine
 from latreft.interventions.edits import Edits, Perturbation, ReftEdit
 from latreft.interventions.reft import LoReFT
 from latreft.models.batch import collate
-from unit.models.tiny import FAMILIES, LAYERS, WIDTH, classifier, examples
 
 ENGINE = ReferenceEngine()
 LENGTHS = [9, 3, 6]

@@ -241,6 +241,16 @@ def test_the_rotation_is_built_once_within_a_step_and_still_differentiable():
     assert not torch.equal(before, reft.basis())
 
 
+def test_a_container_holds_the_edits_whole_state():
+    reft = trained()
+    state = torch.nn.ModuleDict({"edit": reft}).state_dict()
+    assert {key.split(".")[1] for key in state} == {"rotation", "source"}
+    other = LoReFT(WIDTH, RANK, seed=9, dtype=torch.float64)
+    torch.nn.ModuleDict({"edit": other}).load_state_dict(state)
+    hidden = torch.randn(5, WIDTH, dtype=torch.float64)
+    assert torch.equal(other(hidden), reft(hidden))
+
+
 def test_counts_the_papers_parameters():
     assert LoReFT(WIDTH, RANK).trained_parameters() == 2 * RANK * WIDTH + RANK
 

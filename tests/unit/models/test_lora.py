@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from unit.models.tiny import FAMILIES, LAYERS, classifier, examples
 
 from latreft.models.adapter import add_lora, load_lora, lora_weights
 from latreft.models.batch import collate
 from latreft.models.quantisation import wants_four_bits
 from latreft.settings import SettingsError
-from unit.models.tiny import FAMILIES, LAYERS, classifier, examples
 
 LINEARS = {"llama": 7, "qwen2": 7, "gpt_neox": 4}
 
@@ -76,5 +76,7 @@ def test_four_bits_only_where_they_can_be():
     cpu = torch.device("cpu")
     assert wants_four_bits("auto", cpu) is False
     assert wants_four_bits("never", cpu) is False
-    with pytest.raises(SettingsError, match="four_bit is 'always', but the device is cpu .* set four_bit to 'auto' or 'never'"):
+    with pytest.raises(
+        SettingsError, match="four_bit is 'always', but the device is cpu .* set four_bit to 'auto' or 'never'"
+    ):
         wants_four_bits("always", cpu)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional as F
+from unit.models.tiny import FAMILIES, classifier, examples
 
 from latreft.models.batch import Example, batches_by_length, causal_mask, collate, positions
-from unit.models.tiny import FAMILIES, classifier, examples
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-4, torch.bfloat16: 0.25}
 EOS = 2
@@ -49,7 +49,9 @@ def test_the_last_token_is_read(name):
     for length in (1, 2, 9):
         tokens = examples([length])[0].tokens
         changed = (*tokens[:-1], (tokens[-1] + 1) % 40)
-        assert (model(collate([Example("a", tokens, 0)])) - model(collate([Example("b", changed, 0)]))).abs().max() > 1e-3
+        assert (
+            model(collate([Example("a", tokens, 0)])) - model(collate([Example("b", changed, 0)]))
+        ).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -65,7 +67,9 @@ def test_gradients_of_heavily_padded_batches_are_finite_and_the_singles(name, dt
         for row, example in enumerate(some):
             F.cross_entropy(model(collate([example])), torch.tensor([[0, 1, 0][row]])).backward()
         for key, parameter in model.named_parameters():
-            torch.testing.assert_close(gradients[key], parameter.grad, rtol=1e-3, atol=2e-3 * parameter.grad.abs().max())
+            torch.testing.assert_close(
+                gradients[key], parameter.grad, rtol=1e-3, atol=2e-3 * parameter.grad.abs().max()
+            )
 
 
 def test_padded_queries_see_themselves_and_real_ones_see_no_padding():

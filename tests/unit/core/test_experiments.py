@@ -1,0 +1,128 @@
+"""Which arms a target wants; equal settings are one arm, whoever asks."""
+
+from __future__ import annotations
+
+import pytest
+from unit.core.scales import EXPERIMENTS, SCALE, changed, plan
+
+from latreft.settings import SettingsError
+
+GROUP = "tables.main.groups.0"
+
+
+def fault(folder, path, value) -> str:
+    with pytest.raises(SettingsError) as error:
+        plan(folder, changed(EXPERIMENTS, path, value))
+    return str(error.value)
+
+
+def names(toy, target) -> list[str]:
+    return [arm.path for arm in toy.arms(target)]
+
+
+def test_an_arm_that_changes_nothing_is_the_methods_own(tmp_path):
+    """The default window is 20 and the default pruning ratio 0.25, whether the scale says so or not."""
+    toy = plan(tmp_path)
+    assert names(toy, "sweep")[:4] == [
+        "words/other/lat_reft__window_1/seed0", "words/other/lat_reft__window_1/seed1",
+        "words/other/lat_reft/seed0", "words/other/lat_reft/seed1",
+    ]  # fmt: skip
+    swept = plan(tmp_path, changed(EXPERIMENTS, "figures.sweep.groups.0.vary", {"pruning_ratio": "pruning"}))
+    assert names(swept, "sweep")[:4:2] == [
+        "words/other/lat_reft__pruning_ratio_0.0/seed0",
+        "words/other/lat_reft/seed0",
+    ]
+
+
+def test_a_layer_by_name_and_by_number_is_one_arm(tmp_path):
+    assert "words/tiny/lat_reft/seed0" in names(plan(tmp_path), "sweep")  # reft_layer late is 4, the last
+    by_name, by_number = (
+        plan(tmp_path, changed(EXPERIMENTS, "figures.sweep.groups.1.vary", {"reft_layer": [value]}))
+        for value in ("early", 1)
+    )
+    assert names(by_name, "sweep") == names(by_number, "sweep")
+    arm = by_name.arm("words/tiny/lat_reft__reft_layer_1/seed0")
+    assert by_name.settings_of(arm).reft_layer == 1
+
+
+def test_whole_and_decimal_numbers_are_one_arm(tmp_path):
+    one = plan(tmp_path, changed(EXPERIMENTS, "figures.sweep.groups.0.vary", {"epsilon": [1, 0.5]}))
+    two = plan(tmp_path, changed(EXPERIMENTS, "figures.sweep.groups.0.vary", {"epsilon": [1.0, 0.5]}))
+    assert names(one, "sweep") == names(two, "sweep")
+    assert "words/other/lat_reft__epsilon_1.0/seed0" in names(one, "sweep")
+
+
+def test_targets_share_arms_and_an_arm_gets_all_the_attacks_wanted(tmp_path):
+    toy = plan(tmp_path)
+    shared = "words/other/lat_reft/seed0"
+    assert shared in names(toy, "main")
+    assert shared in names(toy, "sweep")
+    assert list(toy.all_arms).count(shared) == 1
+    assert toy.arm_attacks[shared] == ["gcg", "weak"]
+    assert toy.arm_attacks["words/other/lat_reft__window_1/seed0"] == ["weak"]
+    assert len(toy.all_arms) == len({*names(toy, "main"), *names(toy, "sweep")})
+
+
+def test_every_combination_is_shown_in_order_with_its_label(tmp_path):
+    cells = plan(tmp_path).cells("sweep")
+    assert [(c.panel, c.label, c.arm.model, c.arm.seed) for c in cells] == [
+        ("main", "1", "other", 0), ("main", "1", "other", 1), ("main", "20", "other", 0), ("main", "20", "other", 1),
+        ("layer", "early", "tiny", 0), ("layer", "early", "tiny", 1), ("layer", "late", "tiny", 0), ("layer", "late", "tiny", 1),
+    ]  # fmt: skip
+    arms = [{"method": "lat_reft", "window": 1, "label": "One"}]
+    (cell, _) = plan(tmp_path, changed(changed(EXPERIMENTS, f"{GROUP}.arms", arms), f"{GROUP}.models", "main")).cells(
+        "main"
+    )
+    assert (cell.label, cell.arm.name, dict(cell.arm.changes)) == ("One", "lat_reft__window_1", {"window": 1})
+
+
+def test_equal_settings_on_another_model_are_another_arm(tmp_path):
+    values = changed(SCALE, "per_model", {"tiny": {"methods": {"lat_reft": {"window": 1}}}})
+    experiments = changed(EXPERIMENTS, f"{GROUP}.arms", [{"method": "lat_reft", "window": 1}])
+    assert names(plan(tmp_path, experiments, values), "main")[::2] == [
+        "words/tiny/lat_reft/seed0", "words/other/lat_reft__window_1/seed0",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "parts"),
+    [
+        (f"{GROUP}.datasets", ["wrods"], ["main: unknown data set 'wrods'; scale toy has words, more"]),
+        (f"{GROUP}.models", ["tny"], ["unknown model 'tny'; scale toy has tiny, other"]),
+        (f"{GROUP}.attacks", ["pair"], ["unknown attack 'pair'; scale toy has gcg, weak"]),
+        (f"{GROUP}.arms", ["lta"], ["main: arm lta: config/toy.yaml: unknown method 'lta'; methods are lat"]),
+        (f"{GROUP}.arms", [], ["arms"]),
+        (f"{GROUP}.arms", [{"window": 1}], ["an arm needs a method, got {'window': 1}"]),
+        (f"{GROUP}.arms", [{"method": "lat_reft", "widnow": 1}], ["unknown key 'widnow' (value 1)"]),
+        (f"{GROUP}.arms", [{"method": "lat_reft", "reft_layer": 99}], ["reft_layer is 99; tiny has layers 1 to 4"]),
+        (f"{GROUP}.arms", [{"method": "lat_reft", "reft_layer": "late"}], ["other the placements"]),
+        (f"{GROUP}.vary", {"window": "depth"}, ["grids.depth is missing; config/experiments.yaml sweeps it"]),
+        (
+            f"{GROUP}.vary",
+            {"window": [1]},
+            ["arm none {'window': 1}: ", "methods.none (words, tiny): unknown key 'window' (value 1)"],
+        ),
+        (
+            "figures.sweep.groups.0.vary",
+            {"window": [0]},
+            ["sweep: arm lat_reft {'window': 0}: ", "key 'window' has value 0"],
+        ),
+        (f"{GROUP}.arms", [{"method": "lat_reft", "step_size": 1e-9}], ["cannot be a path; use letters, digits"]),
+        (f"{GROUP}.datsets", ["words"], ["unknown key", "datsets"]),
+        ("tables.main.tilte", "x", ["unknown key 'tables.main.tilte'"]),
+        ("tabels", {}, ["unknown key 'tabels'", "extra, figures, tables"]),
+    ],
+)
+def test_a_fault_names_file_target_and_what_is_known(path, value, parts, tmp_path):
+    message = fault(tmp_path, path, value)
+    assert "experiments.yaml" in message
+    for part in parts:
+        assert part in message
+
+
+def test_unknown_targets_and_arms_are_errors(tmp_path):
+    toy = plan(tmp_path)
+    with pytest.raises(SettingsError, match="no target is called 'mian'; targets are main, sweep"):
+        toy.cells("mian")
+    with pytest.raises(SettingsError, match="no target of scale toy wants the arm words/tiny/cat/seed0"):
+        toy.arm("words/tiny/cat/seed0")

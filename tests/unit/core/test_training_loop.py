@@ -1,0 +1,383 @@
+"""The one training loop: what it stops at, what it saves, and what it goes on from."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from latreft.cost.measured import FlopMeter
+from latreft.models.batch import Example
+from latreft.training import (
+    Batches,
+    Checkpoint,
+    Interrupted,
+    Losses,
+    TrainingFailed,
+    batch_indices,
+    linear_decay,
+    steps_of,
+    train,
+)
+
+torch.set_num_threads(1)
+DATA = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+GOAL = DATA.sum(dim=1)
+
+
+class Toy:
+    """A linear regression on batches of two, with dropout of its own to show what random numbers do."""
+
+    def __init__(self, size: int = 2, noise: float = 0.1, rate: float = 0.05):
+        self.model = nn.Linear(4, 1)
+        with torch.no_grad():
+            self.model.weight.fill_(0.1)
+            self.model.bias.zero_()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate)
+        self.size, self.noise, self.seen = size, noise, []
+
+    def losses_at(self, step: int) -> Losses:
+        self.seen.append(step)
+        chosen = batch_indices(12, self.size, 0, step)
+        data = DATA[chosen]
+        if self.noise:
+            data = data + self.noise * torch.randn(data.shape)
+        error = (self.model(data)[:, 0] - GOAL[chosen]).square().mean()
+        return Losses(error, 4 * self.size, {"error": error.item()})
+
+    def train(self, steps: int = 8, **kwargs):
+        return train(self.model, self.optimizer, self.losses_at, steps, **kwargs)
+
+
+class At:
+    """Progress that does something at one step."""
+
+    def __init__(self, step, action):
+        self.step, self.action, self.calls = step, action, []
+
+    def update(self, done, total, values):
+        self.calls.append((done, total, dict(values)))
+        if done == self.step:
+            self.action()
+
+
+def kill():
+    raise KeyboardInterrupt
+
+
+def kept(path, every=0.0, fingerprint="f", log=lambda _line: None) -> Checkpoint:
+    return Checkpoint(path, fingerprint, every, log)
+
+
+def weights(toy: Toy) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in toy.model.parameters()])
+
+
+# --- batches ---
+
+
+def test_the_batch_order_is_a_function_of_seed_and_step():
+    for step in (0, 3, 50):
+        torch.manual_seed(step)
+        assert batch_indices(10, 4, 7, step) == batch_indices(10, 4, 7, step)
+    assert batch_indices(10, 4, 7, 3) != batch_indices(10, 4, 8, 3)
+
+
+@pytest.mark.parametrize(("count", "size"), [(10, 4), (10, 5), (3, 8), (1, 1), (7, 7)])
+def test_each_epoch_holds_every_example_once(count, size):
+    endless = [i for step in range(3 * count) for i in batch_indices(count, size, 1, step)]
+    for epoch in range(3 * count * size // count - 1):
+        assert sorted(endless[epoch * count : (epoch + 1) * count]) == list(range(count))
+    if count > 5:  # fewer may fall alike by chance
+        assert endless[:count] != endless[count : 2 * count]
+    assert all(len(batch_indices(count, size, 1, step)) == size for step in range(4))
+
+
+def test_names_are_those_of_the_batch():
+    batches = Batches([Example(f"e{i}", (i + 3,), i % 2) for i in range(5)], 2, 0, "cpu")
+    for step in range(4):
+        assert [f"e{token - 3}" for token in batches.at(step).tokens[:, 0].tolist()] == batches.names(step)
+
+
+@pytest.mark.parametrize(
+    ("examples", "size", "epochs", "steps"), [(10, 4, 1, 3), (10, 5, 2, 4), (1, 32, 0.1, 1), (100, 10, 0.5, 5)]
+)
+def test_the_number_of_steps_covers_the_epochs(examples, size, epochs, steps):
+    assert steps_of(examples, size, epochs) == steps
+
+
+def test_linear_decay_goes_from_one_to_nearly_zero():
+    assert [linear_decay(step, 4) for step in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
+
+
+# --- resuming ---
+
+
+@pytest.mark.parametrize("stop", [2, 5, 8])
+@pytest.mark.parametrize(
+    "options", [{}, {"schedule": linear_decay, "max_gradient_norm": 0.5}], ids=["plain", "decay, clip"]
+)
+def test_a_killed_run_ends_bit_for_bit_as_an_uninterrupted_one(stop, options, tmp_path):
+    torch.manual_seed(4)
+    whole = Toy()
+    expected = whole.train(**options)
+    torch.manual_seed(4)
+    killed = Toy()
+    with pytest.raises(KeyboardInterrupt):
+        killed.train(checkpoint=kept(tmp_path / "c.pt"), progress=At(stop, kill), **options)
+    torch.manual_seed(99)
+    resumed = Toy()
+    found = resumed.train(checkpoint=kept(tmp_path / "c.pt"), **options)
+    assert torch.equal(weights(resumed), weights(whole))
+    assert found.history == expected.history
+    assert (found.flops, found.flop_tokens, found.steps) == (expected.flops, expected.flop_tokens, expected.steps)
+    assert resumed.seen == list(range(stop - 1, 8))
+
+
+def test_a_state_between_two_saves_is_not_lost_or_done_twice(tmp_path):
+    whole = Toy(noise=0)
+    expected = whole.train()
+    checkpoint, toy = kept(tmp_path / "c.pt", every=1e9), Toy(noise=0)
+
+    class Sometimes(At):
+        def update(self, done, total, values):
+            checkpoint.every_seconds = 0.0 if done == 3 else 1e9
+            super().update(done, total, values)
+
+    with pytest.raises(KeyboardInterrupt):
+        toy.train(checkpoint=checkpoint, progress=Sometimes(6, kill))
+    resumed = Toy(noise=0)
+    found = resumed.train(checkpoint=kept(tmp_path / "c.pt", every=1e9))
+    assert resumed.seen == [3, 4, 5, 6, 7]
+    assert found.history == expected.history
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+def test_a_finished_state_trains_no_more(tmp_path):
+    toy = Toy()
+    expected = toy.train(checkpoint=kept(tmp_path / "c.pt"))
+    again = Toy()
+    found = again.train(checkpoint=kept(tmp_path / "c.pt"))
+    assert again.seen == []
+    assert found.history == expected.history
+    assert torch.equal(weights(again), weights(toy))
+
+
+def test_a_methods_own_state_comes_back_in_place(tmp_path):
+    mine = {"pool": [{"id": "a", "loss": 0.5}], "round": 0}
+
+    def before(step):
+        mine["round"] = step + 1
+
+    with pytest.raises(KeyboardInterrupt):
+        Toy().train(checkpoint=kept(tmp_path / "c.pt"), progress=At(4, kill), before_step=before, extra=mine)
+    again = {"pool": [], "round": 0, "stray": 1}
+    seen = []
+    Toy().train(checkpoint=kept(tmp_path / "c.pt"), before_step=lambda step: seen.append(dict(again)), extra=again)
+    assert seen[0] == {"pool": [{"id": "a", "loss": 0.5}], "round": 3}
+
+
+def test_buffers_come_back_too(tmp_path):
+    class Buffered(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 1)
+            self.register_buffer("frame", torch.randn(3), persistent=False)
+
+    toy, other = Toy(), Toy()
+    toy.model, other.model = Buffered(), Buffered()
+    for one in (toy, other):
+        one.optimizer = torch.optim.AdamW(one.model.parameters(), lr=0.1)
+    toy.train(checkpoint=kept(tmp_path / "c.pt"))
+    assert not torch.equal(toy.model.frame, other.model.frame)
+    other.train(checkpoint=kept(tmp_path / "c.pt"))
+    assert torch.equal(toy.model.frame, other.model.frame)
+
+
+@pytest.mark.parametrize("fault", ["other", "torn", "empty", "text", "list"])
+def test_a_state_that_is_not_this_runs_or_cannot_be_read_is_left_aside(fault, tmp_path):
+    path, said = tmp_path / "c.pt", []
+    Toy().train(4, checkpoint=kept(path, fingerprint="other" if fault == "other" else "f"))
+    if fault == "torn":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    elif fault == "empty":
+        path.write_bytes(b"")
+    elif fault == "text":
+        path.write_text("not a state")
+    elif fault == "list":
+        torch.save([1, 2], path)
+    toy = Toy()
+    toy.train(4, checkpoint=kept(path, log=said.append))
+    assert toy.seen == [0, 1, 2, 3]
+    assert len(said) == 1
+    assert str(path) in said[0]
+    assert "starting from the beginning" in said[0]
+
+
+def test_resuming_is_said_with_step_and_file(tmp_path):
+    said = []
+    with pytest.raises(KeyboardInterrupt):
+        Toy().train(checkpoint=kept(tmp_path / "c.pt"), progress=At(4, kill))
+    Toy().train(checkpoint=kept(tmp_path / "c.pt", log=said.append))
+    assert said == [f"resuming at step 3 from {tmp_path / 'c.pt'}"]
+    checkpoint = kept(tmp_path / "c.pt")
+    checkpoint.remove()
+    checkpoint.remove()
+    assert not (tmp_path / "c.pt").exists()
+
+
+def test_a_full_disk_leaves_the_last_whole_state(tmp_path, monkeypatch):
+    whole = Toy(noise=0)
+    whole.train()
+    checkpoint, toy = kept(tmp_path / "c.pt"), Toy(noise=0)
+    real = torch.save
+
+    def full(state, path):
+        if state["step"] == 4:
+            path.write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        real(state, path)
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        toy.train(checkpoint=checkpoint)
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]
+    resumed = Toy(noise=0)
+    resumed.train(checkpoint=kept(tmp_path / "c.pt"))
+    assert resumed.seen == [3, 4, 5, 6, 7]
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+# --- stopping ---
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_at_once_naming_step_examples_and_state(value, tmp_path):
+    toy = Toy(noise=0)
+    own = toy.losses_at
+
+    def losses_at(step):
+        losses = own(step)
+        return Losses(losses.total * value, losses.tokens) if step == 5 else losses
+
+    toy.losses_at = losses_at
+    path = tmp_path / "c.pt"
+    message = rf"the loss is {value} at step 6 of 8, examples n5a, n5b; last good state: {path}$"
+    with pytest.raises(TrainingFailed, match=message):
+        toy.train(checkpoint=kept(path), names_at=lambda step: [f"n{step}a", f"n{step}b"])
+    assert toy.seen == list(range(6))
+    state = torch.load(path, weights_only=True)
+    assert state["step"] == 5
+    assert all(tensor.isfinite().all() for tensor in state["parameters"].values())
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_a_gradient_that_is_not_finite_never_reaches_weights_or_checkpoint(clip, tmp_path):
+    toy = Toy(noise=0)
+    own = toy.losses_at
+
+    def losses_at(step):
+        losses = own(step)
+        if step == 3:  # finite itself, but its slope is not
+            losses = Losses(losses.total + (toy.model.bias.sum() - toy.model.bias.sum().detach()).abs().sqrt(), 1)
+        return losses
+
+    toy.losses_at = losses_at
+    with pytest.raises(
+        TrainingFailed, match="the gradient's norm is nan at step 4 of 8, examples x3; last good state: "
+    ):
+        toy.train(checkpoint=kept(tmp_path / "c.pt"), max_gradient_norm=clip, names_at=lambda step: [f"x{step}"])
+    assert weights(toy).isfinite().all()
+    assert torch.load(tmp_path / "c.pt", weights_only=True)["step"] == 3
+
+
+def test_with_accumulation_the_failing_step_and_its_own_examples_are_named():
+    toy = Toy(noise=0)
+    own = toy.losses_at
+    toy.losses_at = lambda step: Losses(own(step).total * (float("nan") if step == 7 else 1), 1)
+    message = "step 3 of 4, examples x7; last good state: no checkpoint was saved"
+    with pytest.raises(TrainingFailed, match=message):
+        toy.train(4, accumulate=3, names_at=lambda step: [f"x{step}"])
+
+
+def test_sigterm_saves_and_exits_and_the_next_run_goes_on(tmp_path):
+    whole = Toy(noise=0)
+    whole.train()
+    before = signal.getsignal(signal.SIGTERM)
+    toy = Toy(noise=0)
+    with pytest.raises(Interrupted, match="stopped by SIGTERM after step 3 of 8; run again to go on") as stopped:
+        toy.train(
+            checkpoint=kept(tmp_path / "c.pt", every=1e9),
+            progress=At(3, lambda: os.kill(os.getpid(), signal.SIGTERM)),
+        )
+    assert isinstance(stopped.value, SystemExit)
+    assert stopped.value.code not in (0, None)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert toy.seen == [0, 1, 2]
+    resumed = Toy(noise=0)
+    resumed.train(checkpoint=kept(tmp_path / "c.pt"))
+    assert resumed.seen == [3, 4, 5, 6, 7]
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+def test_the_signal_handler_comes_back_after_an_error():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        Toy().train(progress=At(1, kill))
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+# --- arithmetic ---
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+def test_accumulating_equals_one_big_batch(clip):
+    small, big = Toy(2, noise=0), Toy(6, noise=0)
+    found = small.train(4, accumulate=3, max_gradient_norm=clip)
+    expected = big.train(4, max_gradient_norm=clip)
+    torch.testing.assert_close(weights(small), weights(big), rtol=1e-5, atol=1e-6)
+    for one, other in zip(found.history, expected.history, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+    assert found.flop_tokens == expected.flop_tokens
+    assert found.flops == expected.flops
+
+
+def test_flops_are_counted_over_the_first_step_alone():
+    one, many = Toy(noise=0), Toy(noise=0)
+    first, all_ = one.train(1), many.train(8)
+    assert first.flops == all_.flops > 0
+    assert first.flop_tokens == all_.flop_tokens == 8
+
+
+def test_what_comes_before_a_step_is_not_part_of_its_flops():
+    plain, busy = Toy(noise=0), Toy(noise=0)
+    costly = lambda _step: torch.randn(30, 30) @ torch.randn(30, 30)  # noqa: E731
+    with FlopMeter() as meter:
+        costly(0)
+    assert meter.flops > 0
+    assert busy.train(2, before_step=costly).flops == plain.train(2).flops
+
+
+def test_the_history_and_progress_show_every_step():
+    watch = At(0, kill)
+    summary = Toy(noise=0).train(5, progress=watch)
+    assert [entry["step"] for entry in summary.history] == [1, 2, 3, 4, 5]
+    assert all(set(entry) == {"step", "loss", "error"} for entry in summary.history)
+    assert [call[:2] for call in watch.calls] == [(step, 5) for step in range(1, 6)]
+    assert summary.history[-1]["loss"] < summary.history[0]["loss"]
+    assert summary.seconds > 0
+
+
+def test_the_schedule_scales_each_groups_own_rate():
+    toy = Toy(noise=0)
+    toy.optimizer = torch.optim.SGD(
+        [{"params": [toy.model.weight], "lr": 0.1}, {"params": [toy.model.bias], "lr": 0.2}]
+    )
+    seen = []
+    toy.train(4, schedule=linear_decay, progress=At(9, kill), before_step=lambda _step: seen.append(
+        [group["lr"] for group in toy.optimizer.param_groups]
+    ))  # fmt: skip
+    assert seen == [[0.1 * f, 0.2 * f] for f in (1.0, 0.75, 0.5, 0.25)]

@@ -1,0 +1,77 @@
+"""Runs Snakemake's command line again and again, its slow imports paid once.
+
+One JSON request a line on stdin: ``arguments``, ``folder``, ``environment``, ``output`` (a file for stdout and stderr),
+``timeout`` (seconds). One JSON answer a line on stdout: ``code``. Each request is a forked process of its own that
+imports the project afresh from the folder it runs in.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+
+PACKAGES = (
+    "snakemake.cli",
+    "snakemake.assets",
+    "snakemake.script",
+    "snakemake.report.html_reporter",
+    "snakemake.executors.local",
+    "requests",
+    "smart_open",
+    "nbformat",
+    "pygments.formatters",
+    "numpy",
+    "pandas",
+    "pydantic",
+    "torch.utils.flop_counter",
+    "transformers.utils.logging",
+    "filelock",
+    "tqdm",
+    "yte",
+)
+
+
+def run(request: dict) -> None:
+    """Become the requested command; never returns."""
+    code = 1
+    try:
+        os.setsid()
+        signal.alarm(request["timeout"])
+        output = os.open(request["output"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(source, target)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
+        sys.argv = ["snakemake", *request["arguments"]]
+        from snakemake.cli import main
+
+        main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def serve() -> None:
+    """Answer requests, one at a time, until stdin is closed."""
+    for package in PACKAGES:
+        importlib.import_module(package)
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            run(json.loads(line))
+        print(json.dumps({"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
