@@ -100,7 +100,7 @@ class ScaleSettings(Settings):
     scale: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
     title: str
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    engine: Literal["reference"] = "reference"
+    engine: Literal["reference", "reuse"] = "reuse"
     autocast: Literal["bfloat16"] | None = None
     threads: Annotated[int, Field(ge=1)] = 1
     warm_start: bool = False

@@ -19,10 +19,11 @@ from transformers.utils.logging import disable_progress_bar
 from latreft.cost.measured import peak_memory
 from latreft.engine.interface import Engine
 from latreft.engine.reference import ReferenceEngine
+from latreft.engine.reuse import ReuseEngine
 from latreft.gpu import one_card, visible_cards
 from latreft.progress import ProgressReport
 
-ENGINES: dict[str, type] = {"reference": ReferenceEngine}
+ENGINES: dict[str, type] = {"reference": ReferenceEngine, "reuse": ReuseEngine}
 PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy")
 
 

@@ -49,13 +49,6 @@ class Settings(AdversarialSettings):
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
 
     @property
-    def perturbs_before_reft(self) -> bool:
-        """Whether the edit sees perturbed states; at one and the same layer ``same_layer_order`` decides."""
-        if self.attack_layer == self.reft_layer:
-            return self.same_layer_order == "perturb_then_reft"
-        return self.attack_layer < self.reft_layer
-
-    @property
     def radius(self) -> float:
         """ε of the ball; ``sqrt`` scales it with √(20/L), as an arm that separates radius from window length."""
         return self.epsilon if self.epsilon_scaling == "constant" else self.epsilon * math.sqrt(20 / self.window)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -124,18 +125,19 @@ def one_hot_gradient(gradient: Tensor, embedding: Tensor) -> Tensor:
         return torch.cat([gradient.to(dtype) @ block.to(dtype).T for block in blocks], dim=1).float()
 
 
-class FullSearch:
-    """A discrete attack whose candidates each run over the whole sequence.
+def check_search(content: tuple[int, ...], at: int, batch_size: int) -> None:
+    """Refuse what cannot be searched."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if not 0 <= at <= len(content):
+        raise ValueError(f"the attack's place must be between 0 and {len(content)}, the content's length, got {at}")
 
-    When a batch of candidates does not fit the device's memory it is halved, and the rest go on with the smaller
-    size; each candidate's loss is the same whatever the size.
-    """
+
+class FullSearch:
+    """A discrete attack whose candidates each run over the whole sequence."""
 
     def __init__(self, defended: Defended, content: tuple[int, ...], at: int, label: int, batch_size: int):
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        if not 0 <= at <= len(content):
-            raise ValueError(f"the attack's place must be between 0 and {len(content)}, the content's length, got {at}")
+        check_search(content, at, batch_size)
         self.defended, self.batch_size = defended, batch_size
         self.content = torch.tensor(content, dtype=torch.long, device=defended.classifier.device)
         self.label, self.at = label, at
@@ -166,22 +168,40 @@ class FullSearch:
     @torch.no_grad()
     def losses(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
         candidates = candidates.to(self.content.device)
-        rows: list[Tensor] = []
-        done = 0
-        while done < len(candidates):
-            part = candidates[done : done + self.batch_size]
-            try:
-                rows.append(self._prepared(self._tokens(part)).training_logits(self.defended.edits))
-            except torch.OutOfMemoryError:
-                if self.batch_size == 1:
-                    raise
-                self.batch_size = max(1, self.batch_size // 2)
+        return in_batches(
+            self, candidates, lambda part: self._prepared(self._tokens(part)).training_logits(self.defended.edits)
+        )
+
+
+class Batched(Protocol):
+    """A search that runs at most ``batch_size`` candidates together."""
+
+    batch_size: int
+    label: int
+
+
+def in_batches(search: Batched, candidates: Tensor, logits_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Losses [C] and logits [C, 2] of candidates [C, N], ``search.batch_size`` at a time.
+
+    When a batch does not fit the device's memory it is halved, and the rest go on with the smaller size; each
+    candidate's loss is the same whatever the size.
+    """
+    rows: list[Tensor] = []
+    done = 0
+    while done < len(candidates):
+        part = candidates[done : done + search.batch_size]
+        try:
+            rows.append(logits_of(part))
+        except torch.OutOfMemoryError:
+            if search.batch_size == 1:
+                raise
+            search.batch_size = max(1, search.batch_size // 2)
+            if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-                continue
-            done += len(part)
-        logits = torch.cat(rows)
-        labels = torch.full((len(logits),), self.label, device=logits.device)
-        return F.cross_entropy(logits, labels, reduction="none"), logits
+            continue
+        done += len(part)
+    logits = torch.cat(rows)
+    return losses_of(logits, torch.full((len(logits),), search.label, device=logits.device)), logits
 
 
 class ReferenceEngine:

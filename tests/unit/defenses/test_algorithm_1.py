@@ -71,10 +71,11 @@ def algorithm_1(run, reft, chosen, step):
         return {first: lambda h: perturb(phi(h))}
 
     kept = kept_neurons(keep_mask(chosen.pruning_rule, run.scores, chosen.pruning_ratio, run.seed))
+    pruned_at = {"window": chosen.window} if chosen.surrogate == "window" else {}
     delta = torch.zeros_like(clean_hidden)
     for _ in range(chosen.steps):
         delta = delta.detach().requires_grad_(True)
-        with silenced(model, kept) if chosen.pruning_ratio else nullcontext():
+        with silenced(model, kept, **pruned_at) if chosen.pruning_ratio else nullcontext():
             (gradient,) = torch.autograd.grad(loss(attacked(delta)).sum(), delta)
         delta = (delta.detach() + chosen.epsilon / chosen.steps * gradient.sign()).clamp(
             -chosen.epsilon, chosen.epsilon
@@ -93,11 +94,11 @@ def algorithm_1(run, reft, chosen, step):
         (3, 1, "perturb_then_reft"),
     ],
 )
-@pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0])
-def test_loss_and_gradients_are_those_written_out(monkeypatch, name, attack, defense, order, ratio):
+@pytest.mark.parametrize(("ratio", "surrogate"), [(0.0, "exact"), (0.5, "exact"), (0.5, "window"), (1.0, "exact")])
+def test_loss_and_gradients_are_those_written_out(monkeypatch, name, attack, defense, order, ratio, surrogate):
     model = fresh(name, torch.float64)
     chosen = settings(
-        "lat_reft", attack_layer=attack, reft_layer=defense, same_layer_order=order, pruning_ratio=ratio,
+        "lat_reft", attack_layer=attack, reft_layer=defense, same_layer_order=order, pruning_ratio=ratio, surrogate=surrogate,
         reft_start="random", steps=3, lambda_adv=0.7,
     )  # fmt: skip
     run, reft, losses = own_step(monkeypatch, model, chosen, STEP)

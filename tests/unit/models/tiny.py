@@ -64,13 +64,20 @@ def examples(lengths: Sequence[int], seed: int = 0, first: int = 3) -> list[Exam
 
 
 @contextmanager
-def silenced(model: Classifier, kept: Sequence[Tensor]) -> Iterator[None]:
-    """Within the context the MLP neurons of block l that are not in ``kept[l]`` have activation zero."""
+def silenced(model: Classifier, kept: Sequence[Tensor], window: int = 10**9) -> Iterator[None]:
+    """Within the context the MLP neurons of block l not in ``kept[l]`` are zero at the last ``window`` positions."""
+
+    def hook_of(keep: Tensor):
+        def hook(_module, inputs):
+            last = torch.arange(inputs[0].shape[1])[:, None] >= inputs[0].shape[1] - window
+            return (torch.where(last, inputs[0] * keep, inputs[0]),)
+
+        return hook
+
     with ExitStack() as stack:
         for block, neurons in zip(model.family.block_list(model.base), kept, strict=True):
             keep = torch.zeros(NEURONS, dtype=model.dtype)
             keep[neurons] = 1
             _, output = model.family.neuron_layers(block)
-            hook = output.register_forward_pre_hook(lambda _m, inputs, keep=keep: (inputs[0] * keep,))
-            stack.callback(hook.remove)
+            stack.callback(output.register_forward_pre_hook(hook_of(keep)).remove)
         yield
