@@ -9,13 +9,25 @@ has the argument and its conditions.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from latreft.engine.graphs import (
+    Captured,
+    Form,
+    Graphs,
+    PrefixBuffers,
+    capture,
+    capturing_is_possible,
+    flatten,
+    rounded,
+    unflatten,
+)
 from latreft.engine.interface import Defended
 from latreft.engine.reference import FullPrepared, FullSearch, check_search, in_batches, losses_of, one_hot_gradient
 from latreft.interventions import pgd
@@ -113,12 +125,22 @@ class Stored:
 
 
 class ReusePrepared:
-    """A batch whose passes run over its last L positions, from the lowest layer that changes."""
+    """A batch whose passes run over its last L positions, from the lowest layer that changes.
 
-    def __init__(self, model: Classifier, batch: Batch, window: int, prefix_of: Classifier | None = None):
+    With ``graphs``, passes are captured once a shape and replayed, where the device can.
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        batch: Batch,
+        window: int,
+        prefix_of: Classifier | None = None,
+        graphs: Graphs | None = None,
+    ):
         if window < 1:
             raise ValueError(f"window must be at least 1, got {window}")
-        self.model, self.batch, self.prefix_of = model, batch, prefix_of
+        self.model, self.batch, self.prefix_of, self.graphs = model, batch, prefix_of, graphs
         self.window = min(window, batch.length)
         self.mask = batch.mask[:, -self.window :]
         self._stored: Stored | None = None
@@ -163,12 +185,30 @@ class ReusePrepared:
         return self.logits_each(edits)[0]
 
     def logits_each(self, *edits: Edits) -> Tensor:
-        layers = [layer for one in edits for layer in one.layers()]
-        start = min(layers, default=self.model.layers)
+        if (twin := self._twin()) is not None and torch.is_grad_enabled():
+            flat = flatten(edits)
+            if flat is not None and any(tensor.requires_grad for tensor in flat[1]):
+                return twin.graphed_logits(*flat)
+        return self._logits_each(*edits)
+
+    def _logits_each(self, *edits: Edits) -> Tensor:
+        start = lowest(self.model, edits)
         clean = self._start_state(start, edits)
         hidden = torch.stack([one.apply(start, clean, self.mask) for one in edits], dim=1)
         stored = self.stored
         return window_logits(self.model, start, hidden, stored.prefix, stored.positions, edits, self.mask)
+
+    def _twin(self) -> Twin | None:
+        """The fixed-place twin of this batch's shape, filled with this batch; None where nothing can be captured."""
+        graphs = self.graphs
+        if graphs is None or not capturing_is_possible(self.model.device):
+            return None
+        room = rounded(self.stored.prefix.prefix_bias.shape[-1])
+        key = ("twin", id(self.model), id(self.prefix_of), len(self.batch), self.window, room)
+        twin = graphs.once(key, (self.model, self.prefix_of), lambda: Twin(self, graphs, room))
+        if twin.owner is not self:
+            twin.fill(self)
+        return twin
 
     def _start_state(self, start: int, edits: Sequence[Edits]) -> Tensor:
         """The clean state of the lowest edited layer; a surrogate's is not run where all edits replace it."""
@@ -194,10 +234,87 @@ class ReusePrepared:
         steps: int,
         step_size: float,
     ) -> Tensor:
+        flat = flatten([defended.perturbed(layer, start, base)])
+        if flat is not None and (twin := self._twin()) is not None:
+            return twin.graphed_ascent(*flat, labels, ball, steps=steps, step_size=step_size)
+
         def loss_of(delta: Tensor) -> Tensor:
-            return losses_of(self.logits(defended.perturbed(layer, delta, base)), labels)
+            return losses_of(self._logits_each(defended.perturbed(layer, delta, base))[0], labels)
 
         return pgd.ascend(loss_of, start, self.mask, ball, steps=steps, step_size=step_size)
+
+
+class Twin(ReusePrepared):
+    """A prepared batch in a fixed place, on which passes are captured; see :mod:`latreft.engine.graphs`."""
+
+    def __init__(self, like: ReusePrepared, graphs: Graphs, room: int):
+        self.model, self.prefix_of, self.window = like.model, like.prefix_of, like.window
+        self.graphs: Graphs = graphs
+        self.owner: ReusePrepared | None = None
+        self.mask = like.mask.clone()
+        self.buffers = PrefixBuffers(like.stored.prefix, room)
+        self._own = copy.copy(like.stored)
+        self._own.prefix = self.buffers.prefix
+        self._own.positions = like.stored.positions.clone()
+        self._own.states = {layer: state.clone() for layer, state in like.stored.states.items()}
+
+    @property
+    def stored(self) -> Stored:
+        return self._own
+
+    def fill(self, one: ReusePrepared) -> None:
+        """Take the place of ``one``: copy what it stored."""
+        self.owner = one
+        self.mask.copy_(one.mask)
+        self.buffers.fill(one.stored.prefix)
+        self.stored.positions.copy_(one.stored.positions)
+        for layer, state in one.stored.states.items():
+            self.stored.states[layer].copy_(state)
+
+    def _key(self, what: str, form: Form, *more: Hashable) -> Hashable:
+        return (what, id(self), form, *more)
+
+    def graphed_logits(self, form: Form, tensors: list[Tensor]) -> Tensor:
+        """Logits of the edits, differentiable in those of ``tensors`` that require a gradient."""
+
+        def function(*inputs: Tensor) -> Tensor:
+            return self._logits_each(*unflatten(form, inputs))
+
+        def make() -> Callable[..., Tensor]:
+            sample = tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in tensors)
+            graphed: Any = torch.cuda.make_graphed_callables(
+                function, sample, pool=self.graphs.pool, allow_unused_input=True
+            )
+            return graphed
+
+        wants = tuple(tensor.requires_grad for tensor in tensors)
+        return self.graphs.once(self._key("logits", form, wants), self, make)(*tensors).clone()
+
+    def graphed_ascent(
+        self, form: Form, tensors: list[Tensor], labels: Tensor, ball: pgd.Ball, *, steps: int, step_size: float
+    ) -> Tensor:
+        """K replays of one PGD step; the first of ``tensors`` is the start."""
+
+        def function(delta: Tensor, fixed_labels: Tensor, *rest: Tensor) -> Tensor:
+            def loss_of(moved: Tensor) -> Tensor:
+                return losses_of(self._logits_each(*unflatten(form, [moved, *rest]))[0], fixed_labels)
+
+            delta.copy_(pgd.step(loss_of, delta.detach().clone(), self.mask, ball, step_size))
+            return delta
+
+        delta, *rest = tensors
+        inputs = [ball.project(delta.detach() * self.mask[..., None]), labels, *(t.detach() for t in rest)]
+        key = self._key("ascent", form, ball, step_size)
+        step = self.graphs.once(key, self, lambda: capture(function, inputs, self.graphs.pool))
+        step(*inputs)
+        for _ in range(steps - 1):
+            step.graph.replay()
+        return step.output.clone()
+
+
+def lowest(model: Classifier, edits: Sequence[Edits]) -> int:
+    """The lowest edited layer, from which passes start; the last one where nothing is edited."""
+    return min((layer for one in edits for layer in one.layers()), default=model.layers)
 
 
 @dataclass(frozen=True)
@@ -216,9 +333,17 @@ class ReuseSearch:
     The candidates' keys and values are their own; the prefix's are stored once and never copied.
     """
 
-    def __init__(self, defended: Defended, content: tuple[int, ...], at: int, label: int, batch_size: int):
+    def __init__(
+        self,
+        defended: Defended,
+        content: tuple[int, ...],
+        at: int,
+        label: int,
+        batch_size: int,
+        graphs: Graphs | None = None,
+    ):
         check_search(content, at, batch_size)
-        self.defended, self.label, self.batch_size = defended, label, batch_size
+        self.defended, self.label, self.batch_size, self.graphs = defended, label, batch_size, graphs
         self.before = torch.tensor([content[:at]], dtype=torch.long, device=defended.classifier.device)
         self.rest = torch.tensor(content[at:], dtype=torch.long, device=defended.classifier.device)
         self.shared: dict[int, SharedContent] = {}
@@ -256,10 +381,9 @@ class ReuseSearch:
         rest = self.rest.expand(attack.shape[0], -1)
         return self.defended.classifier.embedding(torch.cat([attack.to(self.rest.device), rest], dim=1))
 
-    def _logits(self, embeddings: Tensor) -> Tensor:
+    def _logits(self, embeddings: Tensor, shared: SharedContent) -> Tensor:
         """Logits [C, 2] of the embedded rows [C, N + rest, D]."""
         model, variants = self.defended.classifier, embeddings.shape[0]
-        shared = self._shared(embeddings.shape[1] - len(self.rest))
         with model.edited(self._edit(shared.edited)):
             output = model.base(
                 inputs_embeds=embeddings,
@@ -270,27 +394,102 @@ class ReuseSearch:
             )
         return model.classify(output.last_hidden_state[:, -1])
 
-    @torch.enable_grad()
-    def gradient(self, attack: Tensor) -> Tensor:
-        embeddings = self._embedded(attack[None]).detach().requires_grad_(True)
-        loss = F.cross_entropy(self._logits(embeddings), self.before.new_tensor([self.label]))
-        (gradient,) = torch.autograd.grad(loss, embeddings)
+    def _gradient(self, attack: Tensor, label: Tensor, shared: SharedContent) -> Tensor:
+        """d loss / d one-hot [N, V] of attack tokens [N]; ``label`` [1]."""
+        with torch.enable_grad():
+            embeddings = self._embedded(attack[None]).detach().requires_grad_(True)
+            loss = F.cross_entropy(self._logits(embeddings, shared), label)
+            (gradient,) = torch.autograd.grad(loss, embeddings)
         return one_hot_gradient(gradient[0, : len(attack)], self.defended.classifier.embedding.weight)
+
+    def gradient(self, attack: Tensor) -> Tensor:
+        attack, label = attack.to(self.rest.device), self.before.new_tensor([self.label])
+        place = self._place(len(attack))
+        if place is None:
+            return self._gradient(attack, label, self._shared(len(attack)))
+
+        def function(tokens: Tensor, fixed_label: Tensor) -> Tensor:
+            return self._gradient(tokens, fixed_label, place.shared)
+
+        return place.once(("gradient", len(attack)), lambda: capture(function, [attack, label], place.pool))(
+            attack, label
+        ).clone()
+
+    def _losses(self, part: Tensor) -> Tensor:
+        """Logits [C, 2] of candidates [C, N]; captured for a few sizes, the surplus rows being copies of the first."""
+        place = self._place(part.shape[1])
+        if place is None:
+            return self._logits(self._embedded(part), self._shared(part.shape[1]))
+        size = min(self.batch_size, 1 << (len(part) - 1).bit_length())
+        padded = torch.cat([part, part[:1].expand(size - len(part), -1)])
+
+        def function(tokens: Tensor) -> Tensor:
+            return self._logits(self._embedded(tokens), place.shared)
+
+        captured = place.once(("losses", padded.shape), lambda: capture(function, [padded], place.pool))
+        return captured(padded)[: len(part)].clone()
+
+    def _place(self, count: int) -> Place | None:
+        """The fixed place for suffixes of ``count`` tokens, filled with this example; None where nothing is captured."""
+        graphs = self.graphs
+        if graphs is None or len(self.rest) or not capturing_is_possible(self.before.device):
+            return None
+        shared = self._shared(count)
+        room = rounded(shared.prefix.prefix_bias.shape[-1])
+        reft = self.defended.reft
+        key = (
+            "place",
+            id(self.defended.classifier),
+            id(reft.intervention) if reft else 0,
+            self.defended.window,
+            count,
+            room,
+        )
+        place = graphs.once(key, self.defended, lambda: Place(shared, room, graphs))
+        if place.owner is not self:
+            place.fill(self, shared)
+        return place
 
     @torch.no_grad()
     def losses(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
-        return in_batches(self, candidates, lambda part: self._logits(self._embedded(part)))
+        return in_batches(self, candidates.to(self.rest.device), self._losses)
+
+
+class Place:
+    """A fixed place for the shared content of attacks on one model, on which candidates' passes are captured."""
+
+    def __init__(self, like: SharedContent, room: int, graphs: Graphs):
+        self.graphs = graphs
+        self.owner: ReuseSearch | None = None
+        self.buffers = PrefixBuffers(like.prefix, room)
+        self.shared = SharedContent(self.buffers.prefix, like.positions.clone(), like.edited)
+
+    @property
+    def pool(self) -> Any:
+        return self.graphs.pool
+
+    def fill(self, owner: ReuseSearch, shared: SharedContent) -> None:
+        """Take in another example's content."""
+        self.owner = owner
+        self.buffers.fill(shared.prefix)
+        self.shared.positions.copy_(shared.positions)
+
+    def once(self, key: Hashable, make: Callable[[], Captured]) -> Captured:
+        return self.graphs.once((id(self), key), self, make)
 
 
 class ReuseEngine:
-    """Exact prefix reuse; full passes where nothing can be shared."""
+    """Exact prefix reuse; full passes where nothing can be shared. ``capture`` False keeps every pass eager."""
 
     name = "reuse"
+
+    def __init__(self, capture: bool = True) -> None:
+        self.graphs = Graphs() if capture else None
 
     def prepare(
         self, model: Classifier, batch: Batch, window: int, prefix_of: Classifier | None = None
     ) -> ReusePrepared:
-        return ReusePrepared(model, batch, window, prefix_of)
+        return ReusePrepared(model, batch, window, prefix_of, self.graphs)
 
     def search(
         self, defended: Defended, content: tuple[int, ...], at: int, label: int, batch_size: int
@@ -298,4 +497,4 @@ class ReuseEngine:
         """A prefix attack leaves nothing to share: it takes the full path."""
         if 2 * at <= len(content):
             return FullSearch(defended, content, at, label, batch_size)
-        return ReuseSearch(defended, content, at, label, batch_size)
+        return ReuseSearch(defended, content, at, label, batch_size, self.graphs)

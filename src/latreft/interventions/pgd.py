@@ -72,10 +72,16 @@ def ascend(
     ``loss_of`` maps a perturbation [B, L, D] to per-example losses [B]. Gradients are taken with respect to the
     perturbation only, so no parameter's ``.grad`` is touched.
     """
-    keep = mask[..., None]
-    delta = ball.project(start * keep)
+    delta = ball.project(start * mask[..., None])
     for _ in range(steps):
-        delta.requires_grad_(True)
-        (gradient,) = torch.autograd.grad(loss_of(delta).sum(), delta)
-        delta = ball.project(delta.detach() + step_size * ball.direction(gradient * keep)) * keep
+        delta = step(loss_of, delta, mask, ball, step_size)
     return delta.detach()
+
+
+def step(loss_of: Callable[[Tensor], Tensor], delta: Tensor, mask: Tensor, ball: Ball, step_size: float) -> Tensor:
+    """One step of :func:`ascend`: along the gradient's direction, back into the ball, padded positions zero."""
+    keep = mask[..., None]
+    delta = delta.detach().requires_grad_(True)
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(loss_of(delta).sum(), delta)
+    return ball.project(delta.detach() + step_size * ball.direction(gradient * keep)) * keep

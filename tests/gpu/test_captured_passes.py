@@ -1,0 +1,143 @@
+"""On a GPU: captured passes give the eager ones' numbers, and a seed gives the same defense bit for bit.
+
+Run with ``pytest tests/gpu -s`` on a machine with a CUDA device; skipped elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from latreft.attacks import gcg
+from latreft.engine.interface import Defended
+from latreft.engine.reference import ReferenceEngine
+from latreft.engine.reuse import ReuseEngine
+from latreft.interventions.edits import Edits, ReftEdit
+from latreft.interventions.pgd import Ball
+from latreft.interventions.reft import LoReFT
+from latreft.interventions.surrogate import prune
+from latreft.models.batch import Example, collate
+from latreft.models.classifier import Classifier
+from latreft.models.families import family
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+WIDTH, LAYERS, NEURONS, VOCABULARY, WINDOW = 256, 6, 512, 1000, 20
+
+
+@pytest.fixture(autouse=True)
+def deterministic():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def classifier(name: str, dtype: torch.dtype) -> Classifier:
+    fam = family(name)
+    shape = {"hidden_size": WIDTH, "intermediate_size": NEURONS, "num_attention_heads": 8, "num_hidden_layers": LAYERS}
+    shape |= {"vocab_size": VOCABULARY, "max_position_embeddings": 1024}
+    if name != "gpt_neox":
+        shape["num_key_value_heads"] = 2
+    torch.manual_seed(0)
+    model = Classifier(fam.build(fam.config(**shape), dtype=dtype), fam)
+    model.initialise_head(0)
+    return model.requires_grad_(False).eval().to("cuda")
+
+
+def batch_at(step: int, lengths: tuple[int, ...], size: int = 4):
+    generator = torch.Generator().manual_seed(step)
+    length = lengths[step % len(lengths)]
+    draw = lambda: tuple(torch.randint(3, VOCABULARY, (length,), generator=generator).tolist())  # noqa: E731
+    return collate([Example(f"e{i}", draw(), i % 2) for i in range(size)]).to("cuda")
+
+
+def train(
+    engine, model, *, steps: int, lengths: tuple[int, ...], surrogate: str, norm: str = "linf"
+) -> list[torch.Tensor]:
+    reft = LoReFT(WIDTH, 16, seed=1).to("cuda")
+    optimizer = torch.optim.AdamW(reft.parameter_groups(0.01), lr=1e-3)
+    defended = Edits(reft=ReftEdit(4, reft))
+    generator = torch.Generator().manual_seed(9)
+    kept = [torch.randperm(NEURONS, generator=generator)[:380].sort().values for _ in range(LAYERS)]
+    inner_model = model if surrogate == "none" else prune(model, kept)
+    ball = Ball(norm, 0.5)
+    for step in range(steps):
+        batch = batch_at(step, lengths)
+        with reft.built_once():
+            full = engine.prepare(model, batch, WINDOW)
+            base = full.hidden(2)
+            inner = full
+            if surrogate != "none":
+                inner = engine.prepare(inner_model, batch, WINDOW, model if surrogate == "window" else None)
+            delta = inner.ascend(
+                defended, 2, base, torch.zeros_like(base), batch.labels, ball, steps=8, step_size=0.5 / 8
+            )
+            clean, attacked = full.logits_each(defended, defended.perturbed(2, delta, base))
+            loss = F.cross_entropy(clean, batch.labels) + F.cross_entropy(attacked, batch.labels)
+            optimizer.zero_grad()
+            loss.backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in reft.parameters()]
+
+
+@pytest.mark.parametrize("surrogate", ["none", "exact", "window"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt_neox"])
+def test_fifty_captured_steps_are_the_eager_ones(name, surrogate):
+    """Prefixes that fill their room exactly, so that both run the same kernels: 50 steps over four shapes, float32."""
+    model = classifier(name, torch.float32)
+    lengths = (64 + WINDOW, 192 + WINDOW, 128 + WINDOW, 256 + WINDOW)
+    eager, captured = (
+        train(ReuseEngine(capture=on), model, steps=50, lengths=lengths, surrogate=surrogate) for on in (False, True)
+    )
+    worst = max((a - b).abs().max().item() for a, b in zip(eager, captured, strict=True))
+    print(f"{name}, {surrogate}: largest difference of a parameter after 50 steps {worst:.1e}")
+    assert worst == 0.0
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_neox"])
+def test_masked_room_changes_nothing_but_rounding(name):
+    """Prefixes of any length: one step's perturbation and gradients agree with the reference's."""
+    model = classifier(name, torch.float32)
+    for engine in (ReuseEngine(capture=True), ReuseEngine(capture=False)):
+        found = train(engine, model, steps=3, lengths=(77, 150, 201), surrogate="none", norm="l2_token")
+        expected = train(ReferenceEngine(), model, steps=3, lengths=(77, 150, 201), surrogate="none", norm="l2_token")
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("surrogate", ["none", "exact", "window"])
+def test_two_bfloat16_trainings_are_bit_identical(surrogate):
+    runs = [
+        train(ReuseEngine(), classifier("llama", torch.bfloat16), steps=30, lengths=(84, 140, 300), surrogate=surrogate)
+        for _ in range(2)
+    ]
+    assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
+    print(f"{surrogate}: two bfloat16 trainings of 30 steps are bit-identical")
+
+
+@pytest.mark.parametrize("defended", [False, True])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt_neox"])
+def test_captured_attacks_choose_the_eager_suffixes(name, defended):
+    model = classifier(name, torch.float32)
+    reft = LoReFT(WIDTH, 16, start="random", seed=1).to("cuda").requires_grad_(False)
+    target = Defended(model, ReftEdit(3, reft), WINDOW) if defended else Defended(model)
+    settings = gcg.Settings(rounds=6, top_k=64, candidates=48, start="random")
+    allowed = torch.ones(VOCABULARY, dtype=torch.bool)
+    engines = [ReferenceEngine(), ReuseEngine(capture=False), ReuseEngine(capture=True)]
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        length = int(torch.randint(12, 300, (1,), generator=generator))
+        content = tuple(torch.randint(3, VOCABULARY, (length,), generator=generator).tolist())
+        found = [
+            gcg.attack(
+                engine.search(target, content, length, seed % 2, 128), label=seed % 2, allowed=allowed,
+                encode=lambda text: (5,), generator=torch.Generator().manual_seed(seed), settings=settings, survives=None,
+            ).tokens
+            for engine in engines
+        ]  # fmt: skip
+        assert found[0] == found[1] == found[2], seed
