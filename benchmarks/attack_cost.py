@@ -17,6 +17,7 @@ from common import SHAPES, device_name, interleaved, random_classifier
 from step_cost import LAYERS, merged
 
 from latreft.attacks import gcg
+from latreft.determinism import deterministic
 from latreft.engine.interface import Defended, Engine
 from latreft.engine.reference import ReferenceEngine
 from latreft.engine.reuse import ReuseEngine
@@ -96,7 +97,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("published/bench/attack_cost.csv"))
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    deterministic()
     for name in args.models:
         rows = measure(name, args, device)
         write_text(args.out, merged(args.out, rows, ["model", "attack", "engine"]))

@@ -20,6 +20,7 @@ from common import SHAPES, bandwidth, device_name, interleaved, matrix_rate, ran
 from torch.nn import functional as F
 
 from latreft.circuits.allocation import keep_mask, kept_neurons
+from latreft.determinism import deterministic
 from latreft.engine.interface import Engine
 from latreft.engine.reference import ReferenceEngine
 from latreft.engine.reuse import ReuseEngine
@@ -186,7 +187,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("published/bench/step_cost.csv"))
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    deterministic()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     scale = (8192, 4.0) if device.type == "cuda" else (256, 0.01)
     rate, read = matrix_rate(device, dtype, scale[0]), bandwidth(device, scale[1])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from latreft.cost.measured import peak_memory
+from latreft.determinism import deterministic
 from latreft.engine.interface import Engine
 from latreft.engine.reference import ReferenceEngine
 from latreft.engine.reuse import ReuseEngine
@@ -49,8 +50,9 @@ class Job:
     log_path: Path | None
     started: float
 
-    @property
+    @cached_property
     def engine(self) -> Engine:
+        """One engine a job: it keeps what it has captured."""
         return ENGINES[self.runtime.engine]()
 
     def log(self, message: str) -> None:
@@ -92,12 +94,6 @@ def provenance(code: str, inputs: Mapping[str, str]) -> dict[str, Any]:
     return {"code": code, "inputs": dict(sorted(inputs.items())), "versions": versions}
 
 
-def _deterministic() -> None:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.benchmark = False
-
-
 @contextmanager
 def start(runtime: Mapping[str, Any], log: str | None = None) -> Iterator[Job]:
     """Take the device, set threads and determinism, and open the log.
@@ -111,7 +107,7 @@ def start(runtime: Mapping[str, Any], log: str | None = None) -> Iterator[Job]:
         log_path.write_text("", encoding="utf-8")
     torch.set_num_threads(settings.threads)
     disable_progress_bar()
-    _deterministic()
+    deterministic()
     with ExitStack() as stack:
         use_gpu = settings.device == "cuda" or (settings.device == "auto" and bool(visible_cards()))
         if use_gpu:

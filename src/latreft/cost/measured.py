@@ -5,42 +5,50 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    return sdpa_flop_count(query, key, value)
+    """Two products forward. Shapes [B, H, S, d], [B, H_kv, T, d], [B, H_kv, T, d_v]: grouped heads are all charged."""
+    batch, heads, queries, depth = query
+    return 2 * batch * heads * queries * key[2] * (depth + value[3])
 
 
-def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    return sdpa_backward_flop_count(gradient, query, key, value)
+def _attention_backward(_gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Five products backward: the scores are made again, then the gradients of scores, query, key and value."""
+    batch, heads, queries, depth = query
+    return 2 * batch * heads * queries * key[2] * (3 * depth + 2 * value[3])
 
 
-CPU_ATTENTION = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-}
-"""The CPU's fused attention, which the counter of torch 2.13 takes for free; charged as the GPU's kernels are."""
+def _fused_attention() -> dict[Any, Callable[..., int]]:
+    """torch's own counter takes the CPU's fused attention for free and refuses grouped heads on a GPU (2.11, 2.13)."""
+    aten = torch.ops.aten
+    names = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
+    mapping: dict[Any, Callable[..., int]] = {}
+    for name in names:
+        mapping[getattr(aten, f"_scaled_dot_product_{name}")] = _attention
+        mapping[getattr(aten, f"_scaled_dot_product_{name}_backward")] = _attention_backward
+    return mapping
 
 
 class FlopMeter:
     """Count the FLOPs, forward and backward, of everything that runs inside ``with FlopMeter() as meter:``.
 
     Counted are matrix products (mm, addmm, bmm, baddbmm), convolutions and scaled-dot-product attention, a
-    multiply-add as 2. The CPU's fused attention is added here, for torch 2.13 counts it as 0, in any precision, with
-    or without a mask. Fused attention is charged in full, masked pairs included: two products forward, five backward
+    multiply-add as 2. Fused attention is charged in full, masked pairs included: two products forward, five backward
     (the scores are made again). Not counted: element-wise work, norms, softmax, matrix-vector products,
     decompositions (an orthogonal parametrisation), kernels of one's own that torch does not know, and a replayed CUDA
     graph, which runs no operators: measure such a step on its eager path.
     """
 
     def __init__(self) -> None:
-        self._counter = FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION)
+        self._counter = FlopCounterMode(display=False, custom_mapping=_fused_attention())
 
     def __enter__(self) -> Self:
         self._counter.__enter__()
