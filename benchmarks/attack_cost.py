@@ -37,7 +37,7 @@ def measure(name: str, args: argparse.Namespace, device: torch.device) -> list[d
     vocabulary = SHAPES[name].vocabulary
     reft = LoReFT(model.width, min(64, model.width // 2)).to(device).requires_grad_(False)
     defended = Defended(model, ReftEdit(LAYERS.get(name, (1, 2))[1], reft), 20)
-    engines: dict[str, Engine] = {"reference": ReferenceEngine(), "reuse": ReuseEngine()}
+    engines: dict[str, Engine] = {"reference": ReferenceEngine(), "reuse": ReuseEngine(compiled=args.compiled)}
     content = content_of(args.content, vocabulary, 0)
     candidates = torch.randint(3, vocabulary, (args.candidates, args.suffix), device=device)
     rows = []
@@ -46,6 +46,7 @@ def measure(name: str, args: argparse.Namespace, device: torch.device) -> list[d
         for engine, timing in timings.items():
             row = {"device": device_name(device), "torch": torch.__version__, "model": name, "attack": attack}
             row |= {
+                "compiled": args.compiled and engine == "reuse",
                 "engine": engine,
                 "content_tokens": length,
                 "suffix_tokens": args.suffix,
@@ -94,13 +95,14 @@ def main() -> None:
     parser.add_argument("--suffix", type=int, default=10)
     parser.add_argument("--candidates", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--compiled", action="store_true", help="compile the blocks of the reuse engine's passes")
     parser.add_argument("--out", type=Path, default=Path("published/bench/attack_cost.csv"))
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     deterministic()
     for name in args.models:
         rows = measure(name, args, device)
-        write_text(args.out, merged(args.out, rows, ["model", "attack", "engine"]))
+        write_text(args.out, merged(args.out, rows, ["model", "attack", "engine", "compiled"]))
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()

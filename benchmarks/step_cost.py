@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gc
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -111,58 +112,87 @@ def limit_ms(name: str, size: int, tokens: int, rate: float, bytes_per_second: f
     return 1e3 * (arithmetic + 2 * (K + 1) * above / bytes_per_second)
 
 
-def measure(name: str, args: argparse.Namespace, device: torch.device) -> list[dict]:
-    """All rows of one model."""
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model = random_classifier(name, device, dtype)
-    scores = {"act_grad": torch.rand(model.layers, SHAPES[name].mlp_width, dtype=torch.float64)}
-    pruned = prune(model, kept_neurons(keep_mask("act_grad", scores, PRUNED, 0)))
-    engines: dict[str, Engine] = {"reference": ReferenceEngine(), "reuse": ReuseEngine()}
-    rows = []
+Runs = dict[tuple[str, str], Step]
+KEY = ["model", "method", "engine", "surrogate", "batch", "compiled"]
 
-    def record(method: str, size: int, timings: dict) -> None:
+
+@dataclass
+class Bench:
+    """One model on one device, and the rows measured so far, written after each method."""
+
+    name: str
+    args: argparse.Namespace
+    device: torch.device
+    model: Classifier
+
+    def engines(self) -> dict[str, Engine]:
+        """Fresh engines: what an old one has captured would hold memory."""
+        return {"reference": ReferenceEngine(), "reuse": ReuseEngine(compiled=self.args.compiled)}
+
+    def batch(self, size: int) -> Batch:
+        return batch_of(size, self.args.tokens, SHAPES[self.name].vocabulary, self.device)
+
+    def record(self, method: str, size: int, runs: Runs) -> None:
+        """Time ``runs`` in turn and write their rows; where one does not fit the memory, none is written."""
+        try:
+            timings = interleaved(runs, self.device, repeats=self.args.repeats)
+        except torch.OutOfMemoryError as error:
+            print(f"{self.name}, {method}, batch {size}: out of memory ({str(error)[:80]})", flush=True)
+            return
+        rows = []
         for (engine, surrogate), timing in timings.items():
-            row = {"device": device_name(device), "torch": torch.__version__, "model": name, "method": method}
-            row |= {
-                "engine": engine,
-                "surrogate": surrogate,
-                "batch": size,
-                "tokens": args.tokens,
-                "window": args.window,
-            }
+            row = {"device": device_name(self.device), "torch": torch.__version__, "model": self.name, "method": method}
+            row |= {"engine": engine, "surrogate": surrogate, "batch": size, "tokens": self.args.tokens}
+            row |= {"window": self.args.window, "compiled": self.args.compiled and engine == "reuse"}
             rows.append(row | timing.columns())
             print(rows[-1], flush=True)
+        write_text(self.args.out, merged(self.args.out, rows, KEY))
 
-    for size in args.batch:
-        batch = batch_of(size, args.tokens, SHAPES[name].vocabulary, device)
-        runs = {}
-        for surrogate in ("none", "exact", "window"):
-            for label, engine in engines.items():
-                if label == "reference" and size != args.batch[0]:
-                    continue  # the full passes' memory is the reason for small batches
-                runs[label, surrogate] = lat_reft_step(engine, model, batch, name, args.window, surrogate, pruned)
-        record("lat_reft", size, interleaved(runs, device, repeats=args.repeats))
-        del runs
-        engines["reuse"] = ReuseEngine()
-        gc.collect()
-    batch = batch_of(args.batch[0], args.tokens, SHAPES[name].vocabulary, device)
-    model.requires_grad_(True)
-    attack_layer, _ = layers_of(name)
-    runs = {
-        (label, "none"): perturbed_step(engine, model, batch, attack_layer, args.window, K)
-        for label, engine in engines.items()
-    }
-    record("lat", args.batch[0], interleaved(runs, device, repeats=args.repeats))
-    record(
-        "finetune",
-        args.batch[0],
-        interleaved({("reference", "none"): finetune_step(model, batch)}, device, repeats=args.repeats),
-    )
-    model.requires_grad_(False)
-    add_lora(model, rank=16, alpha=32, seed=0)
-    cat = {("reference", "none"): perturbed_step(engines["reference"], model, batch, 0, args.tokens, 10)}
-    record("cat", args.batch[0], interleaved(cat, device, repeats=args.repeats))
-    return rows
+    def lat_reft(self) -> None:
+        """Every surrogate by both engines at the first batch size, by reuse alone at the others: full passes need more
+        memory than there is."""
+        scores = {"act_grad": torch.rand(self.model.layers, SHAPES[self.name].mlp_width, dtype=torch.float64)}
+        pruned = prune(self.model, kept_neurons(keep_mask("act_grad", scores, PRUNED, 0)))
+        for size in self.args.batch:
+            batch = self.batch(size)
+            for surrogate in self.args.surrogates:
+                runs: Runs = {}
+                for label, engine in self.engines().items():
+                    if label == "reuse" or size == self.args.batch[0]:
+                        step = lat_reft_step(engine, self.model, batch, self.name, self.args.window, surrogate, pruned)
+                        runs[label, surrogate] = step
+                self.record("lat_reft", size, runs)
+                del runs
+                gc.collect()
+
+    def lat(self) -> None:
+        """All weights trained."""
+        self.model.requires_grad_(True)
+        size = self.args.batch[0]
+        layer = layers_of(self.name)[0]
+        runs: Runs = {
+            (label, "none"): perturbed_step(engine, self.model, self.batch(size), layer, self.args.window, K)
+            for label, engine in self.engines().items()
+        }
+        self.record("lat", size, runs)
+        self.model.requires_grad_(False)
+
+    def finetune(self) -> None:
+        """All weights trained on clean text."""
+        self.model.requires_grad_(True)
+        size = self.args.batch[0]
+        self.record("finetune", size, {("reference", "none"): finetune_step(self.model, self.batch(size))})
+        self.model.requires_grad_(False)
+
+    def cat(self) -> None:
+        """LoRA trained against perturbed embeddings: the whole sequence changes, so nothing can be reused."""
+        add_lora(self.model, rank=16, alpha=32, seed=0)
+        size = self.args.batch[0]
+        step = perturbed_step(ReferenceEngine(), self.model, self.batch(size), 0, self.args.tokens, 10)
+        self.record("cat", size, {("reference", "none"): step})
+
+
+METHODS = ("lat_reft", "lat", "finetune", "cat")  # cat last: its adapters stay in the model
 
 
 def merged(path: Path, rows: list[dict], key: list[str]) -> str:
@@ -184,6 +214,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--window", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--compiled", action="store_true", help="compile the blocks of the reuse engine's passes")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--surrogates", nargs="+", default=["none", "exact", "window"])
     parser.add_argument("--out", type=Path, default=Path("published/bench/step_cost.csv"))
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -193,16 +226,25 @@ def main() -> None:
     rate, read = matrix_rate(device, dtype, scale[0]), bandwidth(device, scale[1])
     limits = []
     for name in args.models:
-        rows = measure(name, args, device)
-        write_text(args.out, merged(args.out, rows, ["model", "method", "engine", "surrogate", "batch"]))
-        for size in args.batch:
-            limits.append(
-                {"device": device_name(device), "model": name, "batch": size, "tokens": args.tokens,
-                 "matrix_tflop_per_s": round(rate / 1e12, 1), "read_gb_per_s": round(read / 1e9, 1),
-                 "limit_ms": round(limit_ms(name, size, args.tokens, rate, read), 3)}
-            )  # fmt: skip
+        bench = Bench(name, args, device, random_classifier(name, device, dtype))
+        for method in METHODS:
+            if method in args.methods:
+                getattr(bench, method)()
+        limits = [
+            {
+                "device": device_name(device),
+                "model": name,
+                "batch": size,
+                "tokens": args.tokens,
+                "matrix_tflop_per_s": round(rate / 1e12, 1),
+                "read_gb_per_s": round(read / 1e9, 1),
+                "limit_ms": round(limit_ms(name, size, args.tokens, rate, read), 3),
+            }
+            for size in args.batch
+        ]
         path = args.out.with_name("step_limit.csv")
         write_text(path, merged(path, limits, ["model", "batch"]))
+        del bench
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from latreft.engine.prefix import Prefix
 from latreft.interventions.edits import Edits, Perturbation, ReftEdit
 from latreft.interventions.reft import LoReFT, loreft
-from latreft.models.attention import MASKED, Prefix
+from latreft.models.attention import MASKED
 
 ROOM = 64
 WARM_UPS = 2
@@ -98,27 +99,25 @@ class PrefixBuffers:
     """A fixed place for the prefixes of batches of one size; shorter prefixes are masked on the left."""
 
     def __init__(self, like: Prefix, room: int):
-        def empty(tensor: Tensor) -> Tensor:
+        def wider(tensor: Tensor) -> Tensor:
             examples, heads, _, depth = tensor.shape
             return torch.zeros(examples, heads, room, depth, dtype=tensor.dtype, device=tensor.device)
 
         self.prefix = Prefix(
-            {layer: empty(key) for layer, key in like.keys.items()},
-            {layer: empty(value) for layer, value in like.values.items()},
-            torch.empty(
-                *like.prefix_bias.shape[:-1], room, dtype=like.prefix_bias.dtype, device=like.prefix_bias.device
-            ),
+            [wider(key) for key in like.keys],
+            [wider(value) for value in like.values],
+            like.prefix_bias.new_empty(*like.prefix_bias.shape[:-1], room),
             like.window_bias.clone(),
         )
 
     def fill(self, prefix: Prefix) -> None:
-        count = prefix.prefix_bias.shape[-1]
         own = self.prefix
-        for stored, given in ((own.keys, prefix.keys), (own.values, prefix.values)):
-            for layer, tensor in given.items():
-                stored[layer][:, :, stored[layer].shape[2] - count :].copy_(tensor)
+        first = own.positions - prefix.positions
+        for fixed, given in ((own.keys, prefix.keys), (own.values, prefix.values)):
+            for there, here in zip(fixed, given, strict=True):
+                there[:, :, first:].copy_(here)
         own.prefix_bias.fill_(MASKED)
-        own.prefix_bias[..., own.prefix_bias.shape[-1] - count :].copy_(prefix.prefix_bias)
+        own.prefix_bias[..., first:].copy_(prefix.prefix_bias)
         own.window_bias.copy_(prefix.window_bias)
 
 

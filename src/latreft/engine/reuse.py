@@ -9,8 +9,9 @@ has the argument and its conditions.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,12 +30,47 @@ from latreft.engine.graphs import (
     unflatten,
 )
 from latreft.engine.interface import Defended
+from latreft.engine.prefix import Prefix, record_prefix
 from latreft.engine.reference import FullPrepared, FullSearch, check_search, in_batches, losses_of, one_hot_gradient
 from latreft.interventions import pgd
 from latreft.interventions.edits import Edits
-from latreft.models.attention import MASKED, Prefix, Record
 from latreft.models.batch import Batch, positions
 from latreft.models.classifier import Classifier, Edit
+
+
+class Compiler:
+    """Compiles the forward of decoder blocks: one for all blocks of a model, whatever their weights."""
+
+    def __init__(self) -> None:
+        self.runs: dict[type, Callable[..., Any]] = {}
+
+    def run_of(self, model: Classifier) -> Callable[..., Any]:
+        """The compiled forward of the model's blocks; called with the block first."""
+        import torch._dynamo
+
+        kind = type(model.family.block_list(model.base)[0])
+        if kind not in self.runs:
+            torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+            self.runs[kind] = torch.compile(kind.forward)
+        return self.runs[kind]
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What an engine speeds its passes up with: captured graphs, compiled blocks; None of either is eager."""
+
+    graphs: Graphs | None = None
+    compiler: Compiler | None = None
+
+    @contextmanager
+    def compiling(self, model: Classifier) -> Iterator[Classifier]:
+        """Within the context the model's blocks run compiled, where the engine has a compiler and nothing counts FLOPs."""
+        use = self.compiler is not None and capturing_is_possible(model.device)
+        with model.blocks_run_by(self.compiler.run_of(model) if use and self.compiler else None):
+            yield model
+
+
+EAGER = Tools()
 
 
 def blocks_above(model: Classifier, layer: int) -> nn.Module:
@@ -71,39 +107,22 @@ def window_logits(
         return edit
 
     above = sorted({layer for one in edits for layer in one.layers() if layer > start})
-    with model.edited({layer: edit_of(layer) for layer in above}):
+    with model.passing(prefix.for_block(variants)), model.edited({layer: edit_of(layer) for layer in above}):
         output = blocks_above(model, start)(
             inputs_embeds=hidden.reshape(examples * variants, length, width),
             attention_mask=prefix.window_bias,  # not read: only a 4-d mask keeps the model from making one
             position_ids=window_positions.repeat_interleave(variants, dim=0),
             use_cache=False,
-            prefix=replace(prefix, variants=variants),
         )
     logits = model.classify(output.last_hidden_state[:, -1])
     return logits.view(examples, variants, -1).transpose(0, 1)
-
-
-def biases(mask: Tensor, window: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Who may attend to whom, as scores added: prefix [E, 1, 1, P] and window [E, 1, L, L].
-
-    A real position sees the real positions up to itself; a padded one sees itself (and never matters).
-    """
-    prefix_mask, window_mask = mask[:, :-window], mask[:, -window:]
-    causal = torch.ones(window, window, dtype=torch.bool, device=mask.device).tril()
-    itself = torch.eye(window, dtype=torch.bool, device=mask.device)
-    seen = (causal & window_mask[:, None, :] & window_mask[:, :, None]) | itself
-
-    def bias(allowed: Tensor) -> Tensor:
-        return torch.zeros(allowed.shape, dtype=dtype, device=mask.device).masked_fill(~allowed, MASKED)
-
-    return bias(prefix_mask)[:, None, None], bias(seen)[:, None]
 
 
 class Stored:
     """What one pass without gradient leaves behind: the prefix's keys and values, the window's states of every layer."""
 
     def __init__(self, model: Classifier, batch: Batch, window: int):
-        record, states = Record(), dict[int, Tensor]()
+        states: dict[int, Tensor] = {}
 
         def keep(layer: int) -> Edit:
             def catch(state: Tensor) -> Tensor:
@@ -112,15 +131,9 @@ class Stored:
 
             return catch
 
-        with torch.no_grad(), model.edited({layer: keep(layer) for layer in range(model.layers + 1)}):
-            model.logits_of_embeddings(model.embedding(batch.tokens), batch, record=record)
-        accurate = torch.promote_types(model.dtype, torch.float32)
+        with model.edited({layer: keep(layer) for layer in range(model.layers + 1)}):
+            self.prefix = record_prefix(model, batch, batch.length - window, window)
         self.states = {layer: state.clone() for layer, state in states.items()}
-        self.prefix = Prefix(
-            {layer: key[:, :, :-window] for layer, key in record.keys.items()},
-            {layer: value[:, :, :-window] for layer, value in record.values.items()},
-            *biases(batch.mask, window, accurate),
-        )
         self.positions = positions(batch.mask)[:, -window:]
 
 
@@ -136,11 +149,11 @@ class ReusePrepared:
         batch: Batch,
         window: int,
         prefix_of: Classifier | None = None,
-        graphs: Graphs | None = None,
+        tools: Tools = EAGER,
     ):
         if window < 1:
             raise ValueError(f"window must be at least 1, got {window}")
-        self.model, self.batch, self.prefix_of, self.graphs = model, batch, prefix_of, graphs
+        self.model, self.batch, self.prefix_of, self.tools = model, batch, prefix_of, tools
         self.window = min(window, batch.length)
         self.mask = batch.mask[:, -self.window :]
         self._stored: Stored | None = None
@@ -154,7 +167,8 @@ class ReusePrepared:
     def stored(self) -> Stored:
         """The stored prefix, made at the first use; an error where the weights have changed since."""
         if self._stored is None:
-            self._stored = Stored(self.prefix_of or self.model, self.batch, self.window)
+            with self.tools.compiling(self.prefix_of or self.model) as model:
+                self._stored = Stored(model, self.batch, self.window)
             self._weights = self._version()
         elif self._weights != self._version():
             raise RuntimeError("the model's weights changed after this batch was prepared; prepare it again")
@@ -196,14 +210,15 @@ class ReusePrepared:
         clean = self._start_state(start, edits)
         hidden = torch.stack([one.apply(start, clean, self.mask) for one in edits], dim=1)
         stored = self.stored
-        return window_logits(self.model, start, hidden, stored.prefix, stored.positions, edits, self.mask)
+        with self.tools.compiling(self.model) as model:
+            return window_logits(model, start, hidden, stored.prefix, stored.positions, edits, self.mask)
 
     def _twin(self) -> Twin | None:
         """The fixed-place twin of this batch's shape, filled with this batch; None where nothing can be captured."""
-        graphs = self.graphs
+        graphs = self.tools.graphs
         if graphs is None or not capturing_is_possible(self.model.device):
             return None
-        room = rounded(self.stored.prefix.prefix_bias.shape[-1])
+        room = rounded(self.stored.prefix.positions)
         key = ("twin", id(self.model), id(self.prefix_of), len(self.batch), self.window, room)
         twin = graphs.once(key, (self.model, self.prefix_of), lambda: Twin(self, graphs, room))
         if twin.owner is not self:
@@ -248,7 +263,7 @@ class Twin(ReusePrepared):
     """A prepared batch in a fixed place, on which passes are captured; see :mod:`latreft.engine.graphs`."""
 
     def __init__(self, like: ReusePrepared, graphs: Graphs, room: int):
-        self.model, self.prefix_of, self.window = like.model, like.prefix_of, like.window
+        self.model, self.prefix_of, self.window, self.tools = like.model, like.prefix_of, like.window, like.tools
         self.graphs: Graphs = graphs
         self.owner: ReusePrepared | None = None
         self.mask = like.mask.clone()
@@ -340,10 +355,10 @@ class ReuseSearch:
         at: int,
         label: int,
         batch_size: int,
-        graphs: Graphs | None = None,
+        tools: Tools = EAGER,
     ):
         check_search(content, at, batch_size)
-        self.defended, self.label, self.batch_size, self.graphs = defended, label, batch_size, graphs
+        self.defended, self.label, self.batch_size, self.tools = defended, label, batch_size, tools
         self.before = torch.tensor([content[:at]], dtype=torch.long, device=defended.classifier.device)
         self.rest = torch.tensor(content[at:], dtype=torch.long, device=defended.classifier.device)
         self.shared: dict[int, SharedContent] = {}
@@ -354,13 +369,9 @@ class ReuseSearch:
             model, at, length = self.defended.classifier, self.before.shape[1], count + len(self.rest)
             mask = torch.ones_like(self.before, dtype=torch.bool)
             batch = Batch(self.before, mask, self.before.new_tensor([self.label]), padded=False)
-            record = Record()
             inside = max(0, min(at, self.defended.window - length))
-            with torch.no_grad(), model.edited(self._edit(inside)):
-                model.logits_of_embeddings(model.embedding(self.before), batch, record=record)
-            accurate = torch.promote_types(model.dtype, torch.float32)
-            whole = torch.ones(1, at + length, dtype=torch.bool, device=model.device)
-            prefix = Prefix(record.keys, record.values, *biases(whole, length, accurate))
+            with self.tools.compiling(model), model.edited(self._edit(inside)):
+                prefix = record_prefix(model, batch, at, length)
             places = torch.arange(at, at + length, device=model.device)[None]
             self.shared[count] = SharedContent(prefix, places, min(self.defended.window, length))
         return self.shared[count]
@@ -384,13 +395,13 @@ class ReuseSearch:
     def _logits(self, embeddings: Tensor, shared: SharedContent) -> Tensor:
         """Logits [C, 2] of the embedded rows [C, N + rest, D]."""
         model, variants = self.defended.classifier, embeddings.shape[0]
-        with model.edited(self._edit(shared.edited)):
+        told = shared.prefix.for_block(variants)
+        with self.tools.compiling(model), model.passing(told), model.edited(self._edit(shared.edited)):
             output = model.base(
                 inputs_embeds=embeddings,
                 attention_mask=shared.prefix.window_bias,
                 position_ids=shared.positions.expand(variants, -1),
                 use_cache=False,
-                prefix=replace(shared.prefix, variants=variants),
             )
         return model.classify(output.last_hidden_state[:, -1])
 
@@ -431,11 +442,11 @@ class ReuseSearch:
 
     def _place(self, count: int) -> Place | None:
         """The fixed place for suffixes of ``count`` tokens, filled with this example; None where nothing is captured."""
-        graphs = self.graphs
+        graphs = self.tools.graphs
         if graphs is None or len(self.rest) or not capturing_is_possible(self.before.device):
             return None
         shared = self._shared(count)
-        room = rounded(shared.prefix.prefix_bias.shape[-1])
+        room = rounded(shared.prefix.positions)
         reft = self.defended.reft
         key = (
             "place",
@@ -479,17 +490,21 @@ class Place:
 
 
 class ReuseEngine:
-    """Exact prefix reuse; full passes where nothing can be shared. ``capture`` False keeps every pass eager."""
+    """Exact prefix reuse; full passes where nothing can be shared.
+
+    ``capture`` False keeps every pass eager. ``compiled`` has the blocks of prefix and window passes compiled, which
+    fuses their many small kernels; it takes a minute a job and a family of shapes, and pays on long trainings.
+    """
 
     name = "reuse"
 
-    def __init__(self, capture: bool = True) -> None:
-        self.graphs = Graphs() if capture else None
+    def __init__(self, capture: bool = True, compiled: bool = False) -> None:
+        self.tools = Tools(Graphs() if capture else None, Compiler() if compiled else None)
 
     def prepare(
         self, model: Classifier, batch: Batch, window: int, prefix_of: Classifier | None = None
     ) -> ReusePrepared:
-        return ReusePrepared(model, batch, window, prefix_of, self.graphs)
+        return ReusePrepared(model, batch, window, prefix_of, self.tools)
 
     def search(
         self, defended: Defended, content: tuple[int, ...], at: int, label: int, batch_size: int
@@ -497,4 +512,4 @@ class ReuseEngine:
         """A prefix attack leaves nothing to share: it takes the full path."""
         if 2 * at <= len(content):
             return FullSearch(defended, content, at, label, batch_size)
-        return ReuseSearch(defended, content, at, label, batch_size, self.graphs)
+        return ReuseSearch(defended, content, at, label, batch_size, self.tools)

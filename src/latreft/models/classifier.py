@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,6 +38,14 @@ class Classifier(nn.Module):
     def layers(self) -> int:
         """Number of decoder blocks."""
         return len(self.family.block_list(self.base))
+
+    @property
+    def key_shape(self) -> tuple[int, int]:
+        """H_kv and d: heads of keys and values, and the width of one."""
+        config: Any = self.base.config
+        heads = config.num_attention_heads
+        depth = getattr(config, "head_dim", None) or config.hidden_size // heads
+        return getattr(config, "num_key_value_heads", None) or heads, depth
 
     @property
     def width(self) -> int:
@@ -97,14 +106,40 @@ class Classifier(nn.Module):
         """Logits [B, 2] of a batch."""
         return self.logits_of_embeddings(self.embedding(batch.tokens), batch)
 
-    def logits_of_embeddings(self, embeddings: Tensor, batch: Batch, **kwargs: Any) -> Tensor:
-        """Logits [B, 2] from a batch's token embeddings [B, T, D]; ``kwargs`` go to the attention of every block."""
+    @contextmanager
+    def passing(self, arguments: Callable[[int], dict[str, Any]]) -> Iterator[None]:
+        """Within the context the i-th block (from 0) is called with the keyword arguments ``arguments(i)`` as well."""
+
+        def hook_of(index: int) -> Callable[..., object]:
+            return lambda _module, args, kwargs: (args, kwargs | arguments(index))
+
+        with ExitStack() as stack:
+            for index, block in enumerate(self.family.block_list(self.base)):
+                stack.callback(block.register_forward_pre_hook(hook_of(index), with_kwargs=True).remove)
+            yield
+
+    @contextmanager
+    def blocks_run_by(self, run: Callable[..., Any] | None) -> Iterator[None]:
+        """Within the context each block's forward is ``run(block, …)``: a compiled one, say. None changes nothing."""
+        if run is None:
+            yield
+            return
+        blocks = list(self.family.block_list(self.base))
+        for block in blocks:
+            block.forward = partial(run, block)
+        try:
+            yield
+        finally:
+            for block in blocks:
+                del block.forward
+
+    def logits_of_embeddings(self, embeddings: Tensor, batch: Batch) -> Tensor:
+        """Logits [B, 2] from a batch's token embeddings [B, T, D]."""
         output = self.base(
             inputs_embeds=embeddings,
             attention_mask=causal_mask(batch.mask) if batch.padded else None,
             position_ids=positions(batch.mask),
             use_cache=False,
-            **kwargs,
         )
         return self.classify(output.last_hidden_state[:, -1])
 

@@ -1,0 +1,81 @@
+"""The stored prefix of a batch: every block's keys and values of the positions that no pass changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from latreft.models.attention import MASKED, PrefixLayer, RecordTo
+from latreft.models.batch import Batch
+from latreft.models.classifier import Classifier
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Keys and values [E, H_kv, P, d] of each block, and who may attend to whom; see :class:`PrefixLayer`."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    prefix_bias: Tensor
+    window_bias: Tensor
+
+    @property
+    def positions(self) -> int:
+        """P."""
+        return self.prefix_bias.shape[-1]
+
+    def for_block(self, variants: int) -> Callable[[int], dict[str, Any]]:
+        """What each block is told: its own keys and values, serving ``variants`` rows of the batch."""
+
+        def arguments(index: int) -> dict[str, Any]:
+            layer = PrefixLayer(self.keys[index], self.values[index], self.prefix_bias, self.window_bias, variants)
+            return {"prefix": layer}
+
+        return arguments
+
+
+def biases(mask: Tensor, window: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Who may attend to whom, as scores added: prefix [E, 1, 1, P] and window [E, 1, L, L].
+
+    A real position sees the real positions up to itself; a padded one sees itself (and never matters).
+    """
+    prefix_mask, window_mask = mask[:, :-window], mask[:, -window:]
+    causal = torch.ones(window, window, dtype=torch.bool, device=mask.device).tril()
+    itself = torch.eye(window, dtype=torch.bool, device=mask.device)
+    seen = (causal & window_mask[:, None, :] & window_mask[:, :, None]) | itself
+
+    def bias(allowed: Tensor) -> Tensor:
+        return torch.zeros(allowed.shape, dtype=dtype, device=mask.device).masked_fill(~allowed, MASKED)
+
+    return bias(prefix_mask)[:, None, None], bias(seen)[:, None]
+
+
+def empty_prefix(model: Classifier, examples: int, count: int, biases: tuple[Tensor, Tensor]) -> Prefix:
+    """Room for a prefix of ``count`` positions, in the precision in which the model attends."""
+    heads, depth = model.key_shape
+    device = model.device
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else model.dtype
+    keys, values = (
+        [torch.zeros(examples, heads, count, depth, dtype=dtype, device=device) for _ in range(model.layers)]
+        for _ in range(2)
+    )
+    return Prefix(keys, values, *biases)
+
+
+@torch.no_grad()
+def record_prefix(model: Classifier, batch: Batch, count: int, window: int) -> Prefix:
+    """Run ``batch`` once and keep the keys and values of its first ``count`` positions.
+
+    The prefix is for windows of ``window`` further positions, of which the batch may hold all or none.
+    """
+    missing = count + window - batch.length
+    mask = torch.cat([batch.mask, batch.mask.new_ones(len(batch), missing)], dim=1) if missing else batch.mask
+    accurate = torch.promote_types(model.dtype, torch.float32)
+    prefix = empty_prefix(model, len(batch), count, biases(mask, window, accurate))
+    with model.passing(lambda index: {"record": RecordTo(prefix.keys[index], prefix.values[index])}):
+        model.logits_of_embeddings(model.embedding(batch.tokens), batch)
+    return prefix
