@@ -53,7 +53,7 @@ def main(snakemake: "Snakemake") -> None:
         checkpoint = Checkpoint(
             Path(params.checkpoint),
             fingerprint([settings, inputs, params.code, params.max_length, job.runtime.autocast]),
-            job.runtime.checkpoint_seconds,
+            params.execution["checkpoint_seconds"],
             job.log,
         )
         label = f"fine-tune {params.model} on {params.dataset}"

@@ -42,7 +42,8 @@ def main(snakemake: "Snakemake") -> None:
             "scores": sha256(snakemake.input.scores),
         }
         identity = [params.settings, params.seed, inputs, params.code, params.max_length, dict(params.runtime)]
-        checkpoint = Checkpoint(Path(params.checkpoint), fingerprint(identity), job.runtime.checkpoint_seconds, job.log)
+        every_seconds = params.execution["checkpoint_seconds"]
+        checkpoint = Checkpoint(Path(params.checkpoint), fingerprint(identity), every_seconds, job.log)
         run = Training(
             engine=job.engine,
             classifier=model,

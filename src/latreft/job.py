@@ -36,8 +36,6 @@ class Runtime:
     engine: str
     autocast: str | None
     threads: int
-    warm_start: bool
-    checkpoint_seconds: float
 
 
 @dataclass

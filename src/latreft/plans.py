@@ -9,38 +9,54 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from latreft import artefacts
 from latreft.code_hash import code_hash
-from latreft.config import PAPER, Scale, load_models, load_scale, read_yaml, scale_files
+from latreft.config import PAPER, ModelSettings, Scale, load_models, load_scale, read_yaml, scale_files
+from latreft.data.settings import DatasetSettings
 from latreft.experiments import Arm, Plan, load_plan
 from latreft.settings import SettingsError
 
 Wildcards = Any
 Job = Callable[[Wildcards], Any]
+T = TypeVar("T")
 
 
 def load_plans(root: Path, given: Mapping[str, Any]) -> dict[str, Plan]:
     """Every scale's plan; the values ``given`` on the command line change the scale that they name (``scale``).
 
-    A scale that has no file in ``config`` is taken wholly from ``given``.
+    A scale that has no file in ``config`` is taken wholly from ``given``. Where the command line names a scale, another
+    one that cannot be planned is left out: a new method or data set need not be told to every scale at once.
     """
     folder = root / "config"
-    models, experiments = load_models(folder), folder / "experiments.yaml"
+    models, experiments, files = load_models(folder), folder / "experiments.yaml", scale_files(folder)
     target = str(given.get("scale", PAPER))
     plans = {}
-    for name, path in scale_files(folder).items():
-        where, values = str(path.relative_to(root)), read_yaml(path)
-        if values.get("scale") != name:
-            raise SettingsError(f"{where}: key 'scale' has value {values.get('scale')!r}; this file must say {name!r}")
-        own = values | dict(given) if name == target else values
-        plans[name] = load_plan(load_scale(own, models, where), experiments)
+    for name, path in files.items():
+        try:
+            own = given if name == target else {}
+            plans[name] = load_plan(_file_scale(name, path, own, models, str(path.relative_to(root))), experiments)
+        except SettingsError:
+            if name == target or "scale" not in given:
+                raise
     if target not in plans:
         if len(given) < 2:
-            raise SettingsError(f"unknown scale {target!r}; config/ has {', '.join(sorted(plans))}")
+            raise SettingsError(f"unknown scale {target!r}; config/ has {', '.join(sorted(files))}")
         plans[target] = load_plan(load_scale(given, models, "--configfile"), experiments)
     return plans
+
+
+def _file_scale(
+    name: str, path: Path, given: Mapping[str, Any], models: Mapping[str, ModelSettings], where: str
+) -> Scale:
+    """The scale of a file, with the values ``given`` in place of the file's."""
+    values = read_yaml(path)
+    if values.get("scale") != name:
+        raise SettingsError(f"{where}: key 'scale' has value {values.get('scale')!r}; this file must say {name!r}")
+    changed = sorted(set(given) - {"scale"})
+    where = f"{where} with --config {', '.join(changed)}" if changed else where
+    return load_scale(values | dict(given), models, where)
 
 
 @dataclass(frozen=True)
@@ -53,7 +69,14 @@ class Plans:
     # --- scales, arms, settings ---
 
     def plan(self, w: Wildcards) -> Plan:
-        return self.by_scale[w.scale]
+        return self._plan(w.scale)
+
+    def _plan(self, name: str) -> Plan:
+        if name not in self.by_scale:
+            raise SettingsError(
+                f"scale {name} cannot be planned; to see why: snakemake --config scale={name} -n -- all"
+            )
+        return self.by_scale[name]
 
     def scale(self, w: Wildcards) -> Scale:
         return self.plan(w).scale
@@ -64,12 +87,18 @@ class Plans:
     def method(self, w: Wildcards) -> str:
         return self.arm(w).method
 
+    def dataset(self, w: Wildcards) -> DatasetSettings:
+        return _known(self.scale(w).settings.datasets, w.dataset, "data set", self.scale(w))
+
+    def model(self, w: Wildcards) -> ModelSettings:
+        return _known(self.scale(w).models, w.model, "model", self.scale(w))
+
     def dataset_settings(self, w: Wildcards) -> dict[str, Any]:
-        return self.scale(w).settings.datasets[w.dataset].model_dump(mode="json")
+        return self.dataset(w).model_dump(mode="json")
 
     def model_settings(self, w: Wildcards) -> dict[str, Any]:
         wanted = {"family", "layers", "source", "dtype"}
-        return self.scale(w).models[w.model].model_dump(mode="json", include=wanted)
+        return self.model(w).model_dump(mode="json", include=wanted)
 
     def finetune_settings(self, w: Wildcards) -> dict[str, Any]:
         return self.scale(w).finetune(w.dataset, w.model).model_dump()
@@ -87,13 +116,13 @@ class Plans:
         return self.scale(w).attack(w.dataset, w.model, w.attack).model_dump(mode="json")
 
     def max_length(self, w: Wildcards) -> int:
-        return self.scale(w).settings.datasets[w.dataset].max_length
+        return self.dataset(w).max_length
 
     def dtype(self, w: Wildcards) -> str:
-        return self.scale(w).models[w.model].dtype
+        return self.model(w).dtype
 
     def layers(self, w: Wildcards) -> int:
-        return self.scale(w).models[w.model].layers
+        return self.model(w).layers
 
     # --- how jobs run ---
 
@@ -108,10 +137,17 @@ class Plans:
         return self.code("attack.py", f"latreft.attacks.{self.scale(w).attack_kind(w.attack)}")
 
     def runtime(self, w: Wildcards) -> dict[str, Any]:
-        """Device, engine, precision, threads: what a job is told of how to run."""
+        """Device, engine, precision, threads: how a job runs, as far as its numbers may depend on it."""
         s = self.scale(w).settings
-        wanted = ("device", "engine", "autocast", "threads", "warm_start", "checkpoint_seconds")
-        return {name: getattr(s, name) for name in wanted}
+        return {name: getattr(s, name) for name in ("device", "engine", "autocast", "threads")}
+
+    def execution(self, w: Wildcards, threads: int) -> dict[str, Any]:
+        """How a job runs, as far as its numbers do not depend on it.
+
+        Snakemake compares no params that are made from ``threads``: a change of these values reruns nothing.
+        """
+        s = self.scale(w).settings
+        return {name: getattr(s, name) for name in ("warm_start", "checkpoint_seconds")}
 
     def threads(self, w: Wildcards) -> int:
         return self.scale(w).settings.threads
@@ -139,7 +175,7 @@ class Plans:
     def tokenizer_texts(self, w: Wildcards) -> list[str]:
         """A random-weight model's tokenizer learns from the scale's data sets; other models need no data."""
         scale = self.scale(w)
-        if scale.models[w.model].source.kind != "random":
+        if self.model(w).source.kind != "random":
             return []
         return [artefacts.DATA.format(scale=w.scale, dataset=name) for name in scale.settings.datasets]
 
@@ -158,11 +194,11 @@ class Plans:
         found: dict[str, None] = {}
         for path, arm in plan.all_arms.items():
             found.update(dict.fromkeys(arm_records(plan, arm, plan.arm_attacks[path])))
-        return [*found, *classifier_records(plan)]
+        return [*found, *classifier_records(plan, artefacts.FINETUNE_RECORD, artefacts.SCORES_RECORD)]
 
     def figure_plan(self, w: Wildcards) -> Plan:
         """The paper scale's figures lie in ``figures/`` itself, the others in a folder of their scale."""
-        return self.by_scale[w.scale_folder.rstrip("/") or PAPER]
+        return self._plan(w.scale_folder.rstrip("/") or PAPER)
 
     def figure_records(self, w: Wildcards) -> list[str]:
         plan = self.figure_plan(w)
@@ -187,6 +223,13 @@ class Plans:
         """All figures of a scale."""
         names = self.by_scale[scale].experiments.figures
         return [f"{artefacts.figure(scale, name)}.{end}" for name in names for end in ("pdf", "png")]
+
+
+def _known(defined: Mapping[str, T], name: str, what: str, scale: Scale) -> T:
+    """The entry called ``name``, or an error that names those there are."""
+    if name not in defined:
+        raise SettingsError(f"{scale.where}: no {what} is called {name!r}; there are {', '.join(sorted(defined))}")
+    return defined[name]
 
 
 @cache
@@ -229,10 +272,11 @@ def arm_records(plan: Plan, arm: Arm, attacks: tuple[str, ...] | list[str]) -> l
     ]
 
 
-def classifier_records(plan: Plan) -> list[str]:
-    """The fine-tuning record of every model on every data set."""
+def classifier_records(plan: Plan, *templates: str) -> list[str]:
+    """Records of every model on every data set."""
     return [
-        artefacts.FINETUNE_RECORD.format(scale=plan.scale.name, dataset=dataset, model=model)
+        template.format(scale=plan.scale.name, dataset=dataset, model=model)
+        for template in templates
         for dataset in plan.scale.settings.datasets
         for model in plan.scale.models
     ]
@@ -243,7 +287,8 @@ def target_records(plan: Plan, target: str) -> list[str]:
     found: dict[str, None] = {}
     for cell in plan.cells(target):
         found.update(dict.fromkeys(arm_records(plan, cell.arm, cell.attacks)))
-    return [*found, *(classifier_records(plan) if plan.target(target).classifiers else [])]
+    shown = classifier_records(plan, artefacts.FINETUNE_RECORD) if plan.target(target).classifiers else []
+    return [*found, *shown]
 
 
 def scored(plan: Plan, target: str, template: str) -> list[str]:

@@ -47,12 +47,13 @@ PACKAGES = (
 
 
 def address() -> Path:
-    """The server's socket: one a user, an interpreter and a state of its installed packages."""
+    """The server's socket: one a user, an interpreter, a state of its installed packages, and a text of this file."""
     packages = Path(sys.prefix, "lib", f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
-    state = f"{sys.executable} {packages.stat().st_mtime_ns if packages.is_dir() else 0} {Path(__file__).stat().st_mtime_ns}"
+    installed = packages.stat().st_mtime_ns if packages.is_dir() else 0
+    state = f"{sys.executable} {installed} {os.environ.get('PYTHONPATH', '')} ".encode() + Path(__file__).read_bytes()
     folder = Path(tempfile.gettempdir(), f"latreft-warm-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"{hashlib.sha256(state.encode()).hexdigest()[:16]}.sock"
+    return folder / f"{hashlib.sha256(state).hexdigest()[:16]}.sock"
 
 
 # --- the script's side ---
@@ -75,18 +76,16 @@ def _connect(path: Path) -> socket.socket:
         if (connection := connected()) is not None:
             return connection
         path.unlink(missing_ok=True)
-        source = str(Path(__file__).resolve().parents[1])
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])}
-        subprocess.Popen(
-            [sys.executable, "-m", "latreft.warm", str(path)],
+        server = subprocess.Popen(
+            [sys.executable, str(Path(__file__).resolve()), str(path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env=environment,
             cwd="/",
         )
-        for _ in range(600):
+        end = time.monotonic() + 30
+        while server.poll() is None and time.monotonic() < end:
             if (connection := connected()) is not None:
                 return connection
             time.sleep(0.05)
@@ -95,7 +94,7 @@ def _connect(path: Path) -> socket.socket:
 
 def warm_start(snakemake: Any) -> None:
     """Run the rest of the calling script in a forked, warm process and exit with its status, where the rule asks for it."""
-    if CHILD in os.environ or not snakemake.params.runtime["warm_start"] or not hasattr(os, "fork"):
+    if CHILD in os.environ or not snakemake.params.execution["warm_start"] or not hasattr(os, "fork"):
         return
     request = {"script": sys.argv[0], "folder": os.getcwd(), "environment": dict(os.environ) | {CHILD: "1"}}
     try:
@@ -201,9 +200,12 @@ def serve(path: Path) -> None:
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     jobs: dict[int, socket.socket] = {}
-    busy = time.monotonic()
-    while jobs or time.monotonic() - busy < IDLE_SECONDS:
-        for _ in selector.select(timeout=0.02):
+    busy, open_ = time.monotonic(), True
+    while open_ or jobs:
+        if open_ and not jobs and time.monotonic() - busy >= IDLE_SECONDS:
+            path.unlink(missing_ok=True)  # nobody can come any more, and whoever came just before is still served
+            open_ = False
+        while selector.select(timeout=0.02):
             connection, _ = listener.accept()
             try:
                 request, fds = _receive(connection)
@@ -219,8 +221,8 @@ def serve(path: Path) -> None:
         _reap(jobs)
         if jobs:
             busy = time.monotonic()
-    path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
+    sys.path.remove(str(Path(__file__).resolve().parent))  # jobs of other copies of this project come here too
     serve(Path(sys.argv[1]))

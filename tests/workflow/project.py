@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ SCALE: dict[str, Any] = {
             "validation": 24,
         }
     },
-    "models": ["mini-neox", "mini-llama"],
+    "models": ["mini-neox"],
     "main_model": "mini-neox",
     "finetune": {"epochs": 1, "learning_rate": 2e-3, "batch_size": 16},
     "scores": {"calibration": 8, "batch_size": 8},
@@ -79,20 +79,6 @@ MODELS: dict[str, Any] = {
         },
         "placements": {"early": 1, "middle": 1, "late": 2},
     },
-    "mini-llama": {
-        "title": "Mini-Llama",
-        "family": "llama",
-        "layers": 2,
-        "source": {
-            "kind": "random",
-            "vocabulary": 300,
-            "shape": {
-                "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2,
-                "max_position_embeddings": 64,
-            },
-        },
-        "placements": {"early": 1, "middle": 1, "late": 2},
-    },
 }  # fmt: skip
 
 EXPERIMENTS: dict[str, Any] = {
@@ -101,10 +87,9 @@ EXPERIMENTS: dict[str, Any] = {
             "title": "Main result",
             "groups": [
                 {"datasets": ["imdb"], "models": "all", "arms": ["none", "lat_reft"], "attacks": ["gcg"]},
-                {"datasets": ["imdb"], "models": "main", "arms": ["r2d2"], "attacks": ["random_token", "gcg"]},
+                {"datasets": ["imdb"], "models": "all", "arms": ["r2d2"], "attacks": ["random_token", "gcg"]},
             ],
         },
-        "dataset_stats": {"title": "Split sizes"},
     },
     "figures": {
         "motivation": {
@@ -135,7 +120,53 @@ EXPERIMENTS: dict[str, Any] = {
     },
 }  # fmt: skip
 
-TABLES = {"table/main_imdb", "table/dataset_stats"}
+ATTACKS = {
+    "none": ["gcg"],
+    "r2d2": ["random_token", "gcg"],
+    "lat_reft": ["gcg"],
+    "lat_reft__reft_layer_2": ["gcg"],
+    "lat_reft__window_1": ["gcg"],
+}
+SHOWN = {
+    "none": ["table/main_imdb", "figure/motivation"],
+    "r2d2": ["table/main_imdb"],
+    "lat_reft": ["table/main_imdb", "figure/motivation", "figure/placement"],
+    "lat_reft__reft_layer_2": ["figure/motivation"],
+    "lat_reft__window_1": ["figure/placement"],
+}
+"""The mini scale's arms: the attacks on each, and what shows it."""
+SHOWING = {job for jobs in SHOWN.values() for job in jobs} | {"records"}
+EVERYTHING = {
+    "prepare_data",
+    "fetch_model/mini-neox",
+    "finetune/mini-neox",
+    "score_neurons/mini-neox",
+    "figure/heatmaps_imdb",
+}
+
+
+def training(*arms: str) -> set[str]:
+    """The jobs that train arms and count their cost."""
+    return {f"{rule}/mini-neox/{arm}" for arm in arms for rule in ("train_defense", "count_cost")}
+
+
+def judging(*arms: str) -> set[str]:
+    """The jobs that say what trained arms are worth."""
+    attacks = {f"attack/mini-neox/{arm}/{attack}" for arm in arms for attack in ATTACKS.get(arm, ["gcg"])}
+    return {f"evaluate_accuracy/mini-neox/{arm}" for arm in arms} | attacks
+
+
+def showing(*arms: str) -> set[str]:
+    """The jobs that show arms."""
+    return {"records", *(job for arm in arms for job in SHOWN[arm])}
+
+
+def redone(*arms: str) -> set[str]:
+    """All jobs of arms that are trained anew."""
+    return training(*arms) | judging(*arms) | showing(*arms)
+
+
+EVERYTHING |= redone(*ATTACKS)
 
 
 class Server:
@@ -152,11 +183,20 @@ class Server:
             cwd="/",
         )
 
-    def ask(self, **request: Any) -> int:
+    def _ask(self, **request: Any) -> dict[str, int]:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        return int(json.loads(self.process.stdout.readline())["code"])
+        answer: dict[str, int] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def start(self, **request: Any) -> int:
+        """Start a run; its process id, which is its group's too."""
+        return self._ask(**request)["pid"]
+
+    def wait(self, pid: int) -> int:
+        """Wait for a run's end (its timeout kills it); its exit code."""
+        return self._ask(pid=pid)["code"]
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -195,23 +235,46 @@ class Said:
 
 
 @dataclass(frozen=True)
+class Run:
+    """A call of Snakemake under way, leader of its process group."""
+
+    pid: int
+    output: Path
+    server: Server
+
+    def end(self) -> Said:
+        """Wait for its end."""
+        code = self.server.wait(self.pid)
+        return Said(code, self.output.read_text(encoding="utf-8", errors="replace"))
+
+    def kill(self) -> Said:
+        """Kill it and all of its process group at once."""
+        os.killpg(self.pid, signal.SIGKILL)
+        return self.end()
+
+
+@dataclass(frozen=True)
 class Project:
     """One copy of the project."""
 
     folder: Path
     server: Server
 
-    def __call__(self, *arguments: str, timeout: int = 120, **environment: str) -> Said:
-        """Run ``snakemake ARGUMENTS`` in the copy."""
+    def start(self, *arguments: str, timeout: int = 120, **environment: str) -> Run:
+        """Start ``snakemake ARGUMENTS`` in the copy."""
         output = self.folder / ".said"
-        code = self.server.ask(
+        pid = self.server.start(
             arguments=list(arguments),
             folder=str(self.folder),
             environment=clean_environment() | environment,
             output=str(output),
             timeout=timeout,
         )
-        return Said(code, output.read_text(encoding="utf-8", errors="replace"))
+        return Run(pid, output, self.server)
+
+    def __call__(self, *arguments: str, timeout: int = 120, **environment: str) -> Said:
+        """Run ``snakemake ARGUMENTS`` in the copy."""
+        return self.start(*arguments, timeout=timeout, **environment).end()
 
     def run(self, *arguments: str, **environment: str) -> Said:
         """Build ``ARGUMENTS`` (all targets of the mini scale without any)."""
@@ -222,20 +285,6 @@ class Project:
         said = self("--config", "scale=mini", "-n", "--", *(targets or ("all",)))
         assert said.code == 0, said.text
         return said
-
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        """Snakemake as a process of its own, leader of its process group; its output goes to the file ``said``."""
-        with (self.folder / "said").open("w") as said:
-            return subprocess.Popen(
-                [SNAKEMAKE, *arguments],
-                cwd=self.folder,
-                env=clean_environment() | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
 
     # --- what tests change and read ---
 
@@ -348,13 +397,3 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
             return value
         time.sleep(0.02)
     raise AssertionError("waited in vain")
-
-
-def kill_group(process: subprocess.Popen[str]) -> None:
-    """Kill a process and its whole group at once."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=30)
-
-
-def without(names: set[str], *prefixes: str) -> Iterator[str]:
-    return (name for name in names if not name.startswith(prefixes))

@@ -1,8 +1,8 @@
 """Runs Snakemake's command line again and again, its slow imports paid once.
 
-One JSON request a line on stdin: ``arguments``, ``folder``, ``environment``, ``output`` (a file for stdout and stderr),
-``timeout`` (seconds). One JSON answer a line on stdout: ``code``. Each request is a forked process of its own that
-imports the project afresh from the folder it runs in.
+One JSON request a line on stdin: ``arguments``, ``folder``, ``environment``, ``output`` (a file for stdout and stderr)
+and ``timeout`` (seconds) start a run, answered with ``pid``; ``pid`` waits for its end, answered with ``code``. Each run
+is a forked process and a session of its own, and imports the project afresh from the folder it runs in.
 """
 
 from __future__ import annotations
@@ -67,10 +67,14 @@ def serve() -> None:
     for package in PACKAGES:
         importlib.import_module(package)
     for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            run(json.loads(line))
-        print(json.dumps({"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}), flush=True)
+        request = json.loads(line)
+        if "pid" in request:
+            answer = {"code": os.waitstatus_to_exitcode(os.waitpid(request["pid"], 0)[1])}
+        elif (pid := os.fork()) == 0:
+            run(request)
+        else:
+            answer = {"pid": pid}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ rule evaluate_accuracy:
         settings=PLANS.evaluation_settings,
         dtype=PLANS.dtype,
         runtime=PLANS.runtime,
+        execution=PLANS.execution,
         code=PLANS.code("evaluate_accuracy.py"),
     log:
         "logs/{scale}/evaluate_accuracy/{dataset}_{model}_{arm}_{seed}.log",
@@ -53,6 +54,7 @@ rule attack:
         max_length=PLANS.max_length,
         dtype=PLANS.dtype,
         runtime=PLANS.runtime,
+        execution=PLANS.execution,
         journal=PLANS.checkpoint("journal.jsonl"),
         code=PLANS.attack_code,
     log:

@@ -18,6 +18,7 @@ rule score_neurons:
         max_length=PLANS.max_length,
         dtype=PLANS.dtype,
         runtime=PLANS.runtime,
+        execution=PLANS.execution,
         code=PLANS.code("score_neurons.py"),
     log:
         "logs/{scale}/score_neurons/{dataset}_{model}.log",

@@ -1,16 +1,12 @@
 # The plans of all scales; what rules ask of them is in src/latreft/plans.py.
-from snakemake.exceptions import WorkflowError
-
 from latreft import artefacts, plans
-from latreft.settings import SettingsError
+from latreft.cli import one_line_errors
 
 TARGET_SCALE = config.get("scale", "paper")
 ENVIRONMENT = "../../environment.yml"
 
-try:
+with one_line_errors():
     PLANS = plans.Plans(ROOT, plans.load_plans(ROOT, config))
-except SettingsError as error:
-    raise WorkflowError(str(error)) from None
 
 SCALES = "|".join(sorted(PLANS.by_scale))
 PAPER_NUMBERS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("resources/paper/*.csv"))

@@ -19,6 +19,7 @@ rule finetune:
         dtype=PLANS.dtype,
         layers=PLANS.layers,
         runtime=PLANS.runtime,
+        execution=PLANS.execution,
         checkpoint=PLANS.checkpoint("finetune.pt"),
         code=PLANS.code("finetune.py"),
     log:
@@ -54,6 +55,7 @@ rule train_defense:
         max_length=PLANS.max_length,
         dtype=PLANS.dtype,
         runtime=PLANS.runtime,
+        execution=PLANS.execution,
         checkpoint=PLANS.checkpoint("train.pt"),
         code=PLANS.training_code,
     log:

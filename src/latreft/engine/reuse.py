@@ -409,7 +409,8 @@ class ReuseSearch:
         """d loss / d one-hot [N, V] of attack tokens [N]; ``label`` [1]."""
         with torch.enable_grad():
             embeddings = self._embedded(attack[None]).detach().requires_grad_(True)
-            loss = F.cross_entropy(self._logits(embeddings, shared), label)
+            # A view, for torch's FLOP counter refuses a leaf that a hooked module is given.
+            loss = F.cross_entropy(self._logits(embeddings.view_as(embeddings), shared), label)
             (gradient,) = torch.autograd.grad(loss, embeddings)
         return one_hot_gradient(gradient[0, : len(attack)], self.defended.classifier.embedding.weight)
 
