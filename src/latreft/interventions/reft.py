@@ -8,7 +8,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrize
+
+from latreft.interventions.orthonormal import Orthonormal
 
 Start = Literal["identity", "random"]
 
@@ -25,7 +27,7 @@ def loreft(hidden: Tensor, basis: Tensor, weight: Tensor, bias: Tensor) -> Tenso
 
 
 class Rotation(nn.Module):
-    """Holds Rᵀ [D, R] as ``weight``, to which torch's orthogonal parametrisation is applied."""
+    """Holds Rᵀ [D, R] as ``weight``, kept orthonormal by a parametrisation."""
 
     weight: Tensor
 
@@ -37,13 +39,14 @@ class Rotation(nn.Module):
 class LoReFT(nn.Module):
     """A rank-R edit of hidden states of width D.
 
-    ``R`` is kept orthonormal by torch's orthogonal parametrisation (Householder), stored transposed as [D, R] like
-    pyreft's. Parameters are float32 at least, and so is all arithmetic on them, under autocast too: a bfloat16 R is
+    ``R`` is kept orthonormal as a product of Householder reflections, stored transposed as [D, R] like pyreft's.
+    Parameters are float32 at least, and so is all arithmetic on them, under autocast too: a bfloat16 R is
     not orthonormal. ``start='identity'`` takes W = R and b = 0, so that Φ(h) = h before training; ``'random'`` is
     pyreft's, W and b from ``nn.Linear``. ``seed`` decides all of it, whatever was drawn before.
 
-    Weight decay must never touch R: its unconstrained parameter holds the signs of the factorisation on its diagonal,
-    and torch truncates them when they shrink. :meth:`parameter_groups` keeps R out of it.
+    Weight decay does not belong on R: it would pull it back to its start. (Under torch's own orthogonal
+    parametrisation R would vanish: its diagonal holds signs, which are truncated to 0 as soon as they shrink.)
+    :meth:`parameter_groups` keeps R out of it.
     """
 
     def __init__(self, width: int, rank: int, *, start: Start = "identity", seed: int = 0, dtype=torch.float32):
@@ -54,9 +57,9 @@ class LoReFT(nn.Module):
         basis = torch.empty(width, rank, dtype=dtype)
         nn.init.orthogonal_(basis, generator=generator)
         self.rotation = Rotation(basis)
-        with torch.random.fork_rng(devices=[]):  # the parametrisation completes R to a square matrix by chance
+        parametrize.register_parametrization(self.rotation, "weight", Orthonormal())
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            parametrizations.orthogonal(self.rotation, "weight", orthogonal_map="householder")
             self.source = nn.Linear(width, rank, dtype=dtype)
         with torch.no_grad():
             if start == "identity":
@@ -75,8 +78,7 @@ class LoReFT(nn.Module):
 
     def basis(self) -> Tensor:
         """Rᵀ as [D, R]; built anew at each call unless within :meth:`built_once`."""
-        with torch.autocast(self.source.weight.device.type, enabled=False):
-            return self.rotation.weight
+        return self.rotation.weight
 
     @contextmanager
     def built_once(self) -> Iterator[None]:
@@ -86,11 +88,7 @@ class LoReFT(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Φ(h) for hidden states [..., D], computed in the parameters' precision, returned in the input's dtype."""
-        basis = self.basis()
-        with torch.autocast(hidden.device.type, enabled=False):
-            state = hidden.to(basis.dtype)
-            difference = self.source(state) - state @ basis
-            return (state + difference @ basis.T).to(hidden.dtype)
+        return loreft(hidden, self.basis(), self.source.weight, self.source.bias)
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
         """Optimiser groups: ``weight_decay`` on W and b, none on R."""
@@ -126,8 +124,7 @@ class LoReFT(nn.Module):
         if not error < 1e-4:
             raise ValueError(f"the saved R is not orthonormal: max |R Rᵀ − I| = {error:.2e}, at most 1e-4 is right")
         reft = cls(width, rank, dtype=rotation.dtype)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with torch.no_grad():
             reft.rotation.weight = rotation
             reft.source.weight.copy_(weights["weight"])
             reft.source.bias.copy_(weights["bias"])

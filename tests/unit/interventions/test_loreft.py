@@ -43,7 +43,8 @@ def test_equals_pyreft_forward_and_in_every_gradient(dtype, tolerance):
         theirs.learned_source.bias.copy_(ours.source.bias)
         # The whole state of the parametrisation, so that gradients through R reach one and the same parameter.
         mine, other = ours.rotation.parametrizations.weight, theirs.rotate_layer.parametrizations.weight
-        other.original.copy_(mine.original)
+        # Theirs multiplies by the signs on the diagonal; ours has the sign -1 built in.
+        other.original.copy_(mine.original.tril(-1) - torch.eye(WIDTH, RANK, dtype=dtype))
         other[0].base.copy_(mine[0].base)
     hidden = torch.randn(3, 5, WIDTH, dtype=dtype, generator=torch.Generator().manual_seed(3))
     goal = torch.randn(3, 5, WIDTH, dtype=dtype, generator=torch.Generator().manual_seed(4))
@@ -151,17 +152,26 @@ def test_stays_orthonormal_over_200_steps_with_weight_decay_on_the_rest():
     LoReFT.from_weights(reft.weights())
 
 
-def test_weight_decay_on_the_rotation_destroys_the_edit_in_one_step():
+def test_weight_decay_on_pyrefts_rotation_destroys_it_in_one_step():
     """What happens in torch 2.13: the ±1 on the factor's diagonal shrinks and is truncated to 0, and R is 0."""
-    reft = LoReFT(WIDTH, RANK, start="random", seed=1)
+    theirs = pyreft.LoreftIntervention(embed_dim=WIDTH, low_rank_dimension=RANK, dtype=torch.float32)
     hidden = torch.randn(5, WIDTH)
-    optimizer = torch.optim.AdamW(reft.parameters(), lr=1e-3, weight_decay=0.01)
-    reft(hidden).square().sum().backward()
+    optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-3, weight_decay=0.01)
+    theirs(hidden).square().sum().backward()
     optimizer.step()
-    assert reft.basis().abs().max() == 0
-    assert torch.equal(reft(hidden), hidden)
+    assert theirs.rotate_layer.weight.abs().max() == 0
     with pytest.raises(ValueError, match="not orthonormal"):
-        LoReFT.from_weights(reft.weights())
+        from_pyreft(theirs.state_dict())
+
+
+def test_weight_decay_on_our_rotation_would_keep_it_orthonormal():
+    reft = LoReFT(WIDTH, RANK, start="random", seed=1)
+    optimizer = torch.optim.AdamW(reft.parameters(), lr=1e-2, weight_decay=0.5)
+    for _ in range(50):
+        optimizer.zero_grad()
+        reft(torch.randn(5, WIDTH)).square().sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(reft.basis().T @ reft.basis(), torch.eye(RANK), rtol=0, atol=1e-5)
 
 
 def test_parameter_groups_hold_every_parameter_once_and_decay_the_rotation_never():
