@@ -2,7 +2,7 @@
 #   figures/placement.pdf            the paper's models and data
 #   figures/small/placement.pdf      a pretrained 135M model on one GPU
 #   figures/smoke/placement.pdf      tiny models on a laptop
-# The named targets all, tables and figures concern the scale of `--config scale=NAME` (the paper scale without it).
+# The named targets all, tables, figures and heatmaps concern the scale of `--config scale=NAME` (the paper scale without it).
 import sys
 from pathlib import Path
 
@@ -30,6 +30,7 @@ localrules:
     all,
     tables,
     figures,
+    heatmaps,
 
 
 rule all:
@@ -48,3 +49,8 @@ rule tables:
 rule figures:
     input:
         PLANS.figures(TARGET_SCALE),
+
+
+rule heatmaps:
+    input:
+        [path for path in PLANS.figures(TARGET_SCALE) if "/heatmaps_" in path],

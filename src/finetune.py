@@ -1,4 +1,4 @@
-"""Rule script: fine-tune a base model into the clean classifier of one data set [A.1], and evaluate it."""
+"""Rule script: fine-tune a base model into the clean classifier of one data set [A.1]."""
 
 from latreft.warm import warm_start
 
@@ -12,8 +12,6 @@ from torch.nn import functional as F
 
 from latreft.cli import one_line_errors
 from latreft.data.prepared import load_split
-from latreft.engine.interface import Defended
-from latreft.evaluation import accuracy
 from latreft.files import fingerprint, sha256
 from latreft.job import provenance, start
 from latreft.models.classifier import Classifier, parameter_count
@@ -70,7 +68,6 @@ def main(snakemake: "Snakemake") -> None:
                 accumulate=accumulate,
                 names_at=batches.names,
             )
-            result = accuracy(job, Defended(model.eval()), tokenizer, snakemake.input.data, params.evaluation)
         save_classifier(model, hf_tokenizer, snakemake.output.manifest, name=params.model, revision=revision)
         count = parameter_count(model)
         write_record(
@@ -83,9 +80,13 @@ def main(snakemake: "Snakemake") -> None:
                 arm="classifier",
                 seed=settings["seed"],
                 settings=dict(settings),
-                metrics=result.metrics | {"final_loss": Metric(value=summary.history[-1]["loss"], unit="nats")},
+                metrics={"final_loss": Metric(value=summary.history[-1]["loss"], unit="nats")},
                 cost=job.cost()
-                | {"trainable_parameters": count, "flops_per_token": summary.flops / summary.flop_tokens},
+                | {
+                    "training_seconds": round(summary.seconds, 3),
+                    "trainable_parameters": count,
+                    "flops_per_token": summary.flops / summary.flop_tokens,
+                },
                 provenance=provenance(params.code, inputs),
             ),
             snakemake.output.record,

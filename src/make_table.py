@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @one_line_errors()
 def main(snakemake: "Snakemake") -> None:
-    """``params``: target, title, scale, scale_title, cells, titles; ``input``: records (or manifests), paper."""
+    """``params``: target, builder, title, scale, scale_title, cells, titles; ``input``: records (or manifests), paper."""
     context = snakemake_context(snakemake)
-    table = table_builder(context.target)(context)
+    table = table_builder(snakemake.params.builder)(context)
     write(table, snakemake.output.csv, snakemake.output.md, snakemake.output.tex)
 
 

@@ -77,6 +77,7 @@ def main(snakemake: "Snakemake") -> None:
                 metrics=metrics,
                 cost=job.cost()
                 | {
+                    "training_seconds": 0.0 if trained.summary is None else round(trained.summary.seconds, 3),
                     "trainable_parameters": trained.trainable,
                     "surrogate_parameters": trained.surrogate_parameters,
                     "flops_per_token": trained.flops_per_token,

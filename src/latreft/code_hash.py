@@ -47,7 +47,7 @@ def _parsed(path: Path) -> tuple[str, frozenset[str]]:
             imported.add(node.module)
             imported.update(f"{node.module}.{alias.name}" for alias in node.names)
     own = frozenset(name for name in imported if name.split(".")[0] == PACKAGE and _file_of(name) is not None)
-    return ast.dump(_WithoutDocstrings().visit(tree)), own
+    return ast.unparse(_WithoutDocstrings().visit(tree)), own
 
 
 def modules_used(script: str | Path, modules: Iterable[str] = ()) -> list[str]:

@@ -86,6 +86,12 @@ class EvaluationSettings(Settings):
     batch_size: Annotated[int, Field(ge=1)] = 32
 
 
+Rule = Literal[
+    "prepare_data", "fetch_model", "finetune", "evaluate_classifier", "score_neurons", "train_defense",
+    "evaluate_accuracy", "attack",
+]  # fmt: skip
+
+
 class Override(Settings):
     """Settings of one model or one data set that differ from the scale's."""
 
@@ -117,7 +123,7 @@ class ScaleSettings(Settings):
     grids: dict[str, list[Any]] = {}
     per_model: dict[str, Override] = {}
     per_dataset: dict[str, Override] = {}
-    resources: dict[str, dict[str, Any]] = {}
+    resources: dict[Rule, dict[Literal["runtime", "mem_mb"], int]] = {}
 
 
 class Scale:

@@ -66,6 +66,12 @@ class TargetSettings(Settings):
     classifiers: bool = False
     scores: list[str] = []
 
+    @property
+    def datasets(self) -> set[str]:
+        """The data sets that it names."""
+        named = [group.datasets for group in self.groups if isinstance(group.datasets, list)]
+        return {*self.scores, *(name for names in named for name in names)}
+
 
 class ExperimentSettings(Settings):
     """``config/experiments.yaml``."""
@@ -73,30 +79,41 @@ class ExperimentSettings(Settings):
     tables: dict[str, TargetSettings]
     figures: dict[str, TargetSettings]
     extra: dict[str, TargetSettings] = {}
+    """Tables of your own: accuracy and attack success of any arms, one row each."""
+
+    def all(self) -> dict[str, TargetSettings]:
+        """Every target by its name."""
+        return {**self.tables, **self.figures, **self.extra}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The arms of every target at one scale."""
+    """The arms of every target at one scale. A target whose data sets the scale lacks is not offered there."""
 
     scale: Scale
     experiments: ExperimentSettings
     where: str = field(default="config/experiments.yaml")
 
+    def offered(self, targets: Mapping[str, TargetSettings]) -> dict[str, TargetSettings]:
+        """Those of ``targets`` whose data sets this scale has."""
+        have = set(self.scale.settings.datasets)
+        return {name: settings for name, settings in targets.items() if settings.datasets <= have}
+
     def targets(self) -> Iterator[tuple[str, TargetSettings]]:
-        """Every table, figure and extra target with its settings."""
-        yield from self.experiments.tables.items()
-        yield from self.experiments.figures.items()
-        yield from self.experiments.extra.items()
+        """Every table, figure and extra target that this scale offers, with its settings."""
+        yield from self.offered(self.experiments.all()).items()
 
     def target(self, name: str) -> TargetSettings:
         """The settings of one target."""
-        for known, settings in self.targets():
-            if known == name:
-                return settings
-        raise SettingsError(
-            f"{self.where}: no target is called {name!r}; targets are {', '.join(n for n, _ in self.targets())}"
-        )
+        known = self.experiments.all()
+        if name not in known:
+            raise SettingsError(f"{self.where}: no target is called {name!r}; targets are {', '.join(known)}")
+        missing = sorted(known[name].datasets - set(self.scale.settings.datasets))
+        if missing:
+            raise SettingsError(
+                f"{self.where}: {name} shows {missing[0]!r}, a data set that {self.scale.where} does not define"
+            )
+        return known[name]
 
     def cells(self, target: str) -> list[Cell]:
         """All that ``target`` shows, in the order in which it is shown; swept seeds are separate cells."""

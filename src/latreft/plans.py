@@ -44,7 +44,20 @@ def load_plans(root: Path, given: Mapping[str, Any]) -> dict[str, Plan]:
         if len(given) < 2:
             raise SettingsError(f"unknown scale {target!r}; config/ has {', '.join(sorted(files))}")
         plans[target] = load_plan(load_scale(given, models, "--configfile"), experiments)
+    _check_datasets(plans)
     return plans
+
+
+def _check_datasets(plans: Mapping[str, Plan]) -> None:
+    """A data set that a target names must be defined by some scale: a slip of the pen would silently drop the target."""
+    defined = {name for plan in plans.values() for name in plan.scale.settings.datasets}
+    for plan in plans.values():
+        for target, settings in plan.experiments.all().items():
+            unknown = sorted(settings.datasets - defined)
+            if unknown:
+                raise SettingsError(
+                    f"{plan.where}: {target}: unknown data set {unknown[0]!r}; the scales define {', '.join(sorted(defined))}"
+                )
 
 
 def _file_scale(
@@ -158,7 +171,11 @@ class Plans:
 
     def resource(self, rule: str, name: str, fallback: int) -> Job:
         """A rule's resource: ``resources.RULE.NAME`` of the scale's file, else ``fallback``."""
-        return lambda w: self.scale(w).settings.resources.get(rule, {}).get(name, fallback)
+        def value(w: Wildcards) -> int:
+            given: Mapping[str, Mapping[str, int]] = self.scale(w).settings.resources  # type: ignore[assignment]
+            return given.get(rule, {}).get(name, fallback)
+
+        return value
 
     def checkpoint(self, name: str) -> Job:
         """Where a long job keeps what it needs to go on: outside its outputs, which Snakemake removes when it dies."""
@@ -212,16 +229,22 @@ class Plans:
         return self.code("make_figure.py", f"latreft.plots.{module}")
 
     def table_code(self, w: Wildcards) -> str:
-        return self.code("make_table.py", f"latreft.tables.{w.table}")
+        return self.code("make_table.py", f"latreft.tables.{self.table_builder(w)}")
+
+    def table_builder(self, w: Wildcards) -> str:
+        """The module that builds a table; those of the reader's own are plain tables of their arms."""
+        return "arms" if w.table in self.plan(w).experiments.extra else w.table
 
     def tables(self, scale: str) -> list[str]:
         """All tables of a scale."""
-        names = self.by_scale[scale].experiments.tables
+        plan = self.by_scale[scale]
+        names = plan.offered({**plan.experiments.tables, **plan.experiments.extra})
         return [f"{artefacts.TABLE.format(scale=scale, table=t)}.{end}" for t in names for end in ("csv", "md", "tex")]
 
     def figures(self, scale: str) -> list[str]:
         """All figures of a scale."""
-        names = self.by_scale[scale].experiments.figures
+        plan = self.by_scale[scale]
+        names = plan.offered(plan.experiments.figures)
         return [f"{artefacts.figure(scale, name)}.{end}" for name in names for end in ("pdf", "png")]
 
 

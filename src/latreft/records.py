@@ -94,7 +94,7 @@ class RunRecord(Strict):
         return fingerprint(content)
 
 
-VOLATILE_COST = frozenset({"seconds", "peak_memory_bytes", "peak_memory_measure", "device"})
+VOLATILE_COST = frozenset({"seconds", "training_seconds", "peak_memory_bytes", "peak_memory_measure", "device"})
 
 
 def write_record(record: RunRecord, path: str | Path) -> None:

@@ -34,6 +34,33 @@ rule evaluate_accuracy:
         "../../src/evaluate_accuracy.py"
 
 
+rule evaluate_classifier:
+    input:
+        classifier=artefacts.CLASSIFIER,
+        training=artefacts.FINETUNE_TRAINING,
+        data=artefacts.DATA,
+    output:
+        record=artefacts.FINETUNE_RECORD,
+        outcomes=artefacts.FINETUNE_OUTCOMES,
+    params:
+        settings=PLANS.evaluation_settings,
+        dtype=PLANS.dtype,
+        runtime=PLANS.runtime,
+        execution=PLANS.execution,
+        code=PLANS.code("evaluate_classifier.py"),
+    log:
+        "logs/{scale}/evaluate_classifier/{dataset}_{model}.log",
+    threads: PLANS.threads
+    resources:
+        gpu=PLANS.gpus,
+        runtime=PLANS.resource("evaluate_classifier", "runtime", 240),
+        mem_mb=PLANS.resource("evaluate_classifier", "mem_mb", 64000),
+    conda:
+        ENVIRONMENT
+    script:
+        "../../src/evaluate_classifier.py"
+
+
 rule attack:
     input:
         classifier=artefacts.CLASSIFIER,

@@ -17,6 +17,7 @@ rule table:
         scale=lambda w: w.scale,
         scale_title=lambda w: PLANS.scale(w).settings.title,
         target=lambda w: w.table,
+        builder=PLANS.table_builder,
         title=lambda w: PLANS.plan(w).target(w.table).title,
         titles=lambda w: plans.titles(PLANS.plan(w)),
         cells=lambda w: plans.cells(PLANS.plan(w), w.table),

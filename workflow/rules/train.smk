@@ -8,13 +8,12 @@ rule finetune:
     output:
         manifest=artefacts.CLASSIFIER,
         weights=artefacts.CLASSIFIER_WEIGHTS,
-        record=artefacts.FINETUNE_RECORD,
+        record=artefacts.FINETUNE_TRAINING,
     params:
         scale=lambda w: w.scale,
         dataset=lambda w: w.dataset,
         model=lambda w: w.model,
         settings=PLANS.finetune_settings,
-        evaluation=PLANS.evaluation_settings,
         max_length=PLANS.max_length,
         dtype=PLANS.dtype,
         layers=PLANS.layers,

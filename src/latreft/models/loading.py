@@ -21,6 +21,7 @@ from latreft.settings import SettingsError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 HEAD = "head.safetensors"
+NOT_THE_MODELS = {"manifest.json", "training.json", "finetune.json"}
 
 
 def _save_base(base: Any, tokenizer: Any, folder: Path) -> None:
@@ -42,7 +43,7 @@ def _files(folder: Path) -> dict[str, str]:
     """Checksums of a model's files: weights, configuration, tokenizer."""
     kinds = (".safetensors", ".json", ".txt", ".model")
     names = sorted(path.name for path in folder.iterdir() if path.suffix in kinds and not path.name.startswith("."))
-    return {name: sha256(folder / name) for name in names if name not in ("manifest.json", "finetune.json")}
+    return {name: sha256(folder / name) for name in names if name not in NOT_THE_MODELS}
 
 
 def _load_base(fam: Family, source: str, dtype: torch.dtype, **kwargs: Any) -> nn.Module:
