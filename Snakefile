@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/preflight.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/circuits.smk"

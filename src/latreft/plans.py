@@ -171,6 +171,7 @@ class Plans:
 
     def resource(self, rule: str, name: str, fallback: int) -> Job:
         """A rule's resource: ``resources.RULE.NAME`` of the scale's file, else ``fallback``."""
+
         def value(w: Wildcards) -> int:
             given: Mapping[str, Mapping[str, int]] = self.scale(w).settings.resources  # type: ignore[assignment]
             return given.get(rule, {}).get(name, fallback)
