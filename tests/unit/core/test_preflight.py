@@ -47,11 +47,11 @@ def test_everything_missing_at_paper_scale_is_one_error(no_hub, tmp_path, monkey
 
 
 def test_a_gated_model_says_what_to_accept(monkeypatch, tmp_path):
-    httpx = pytest.importorskip("httpx")
     from huggingface_hub.errors import GatedRepoError
+    from unit.models.test_loading import response
 
     def gated(*_, **__):
-        raise GatedRepoError("401", response=httpx.Response(401, request=httpx.Request("HEAD", "https://hub.test")))
+        raise GatedRepoError("401", response=response(401))
 
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", gated)
     (fault,) = preflight.model_faults("llama-3.1-8b", load_models(ROOT / "config")["llama-3.1-8b"])
