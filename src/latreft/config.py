@@ -107,6 +107,7 @@ class ScaleSettings(Settings):
     title: str
     device: Literal["auto", "cpu", "cuda"] = "auto"
     engine: Literal["reference", "reuse"] = "reuse"
+    compiled: bool = False
     autocast: Literal["bfloat16"] | None = None
     threads: Annotated[int, Field(ge=1)] = 1
     warm_start: bool = False

@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +24,6 @@ from latreft.engine.reuse import ReuseEngine
 from latreft.gpu import one_card, visible_cards
 from latreft.progress import ProgressReport
 
-ENGINES: dict[str, type] = {"reference": ReferenceEngine, "reuse": ReuseEngine}
 PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy")
 
 
@@ -34,8 +33,15 @@ class Runtime:
 
     device: str
     engine: str
+    compiled: bool
     autocast: str | None
     threads: int
+
+
+ENGINES: dict[str, Callable[[Runtime], Engine]] = {
+    "reference": lambda _runtime: ReferenceEngine(),
+    "reuse": lambda runtime: ReuseEngine(compiled=runtime.compiled),
+}
 
 
 @dataclass
@@ -51,7 +57,7 @@ class Job:
     @cached_property
     def engine(self) -> Engine:
         """One engine a job: it keeps what it has captured."""
-        return ENGINES[self.runtime.engine]()
+        return ENGINES[self.runtime.engine](self.runtime)
 
     def log(self, message: str) -> None:
         """One line to the terminal and to the job's log file."""

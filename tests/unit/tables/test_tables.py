@@ -223,7 +223,13 @@ def script_job(folder, runs, cells, out):
         input=SimpleNamespace(records=[str(path) for path in runs.paths]),
         output=SimpleNamespace(**{ending: str(folder / out / f"table.{ending}") for ending in ("csv", "md", "tex")}),
         params=SimpleNamespace(
-            target="main_imdb", builder="main_imdb", title="Main result", scale=runs.scale, scale_title="One GPU", cells=cells, titles=TITLES
+            target="main_imdb",
+            builder="main_imdb",
+            title="Main result",
+            scale=runs.scale,
+            scale_title="One GPU",
+            cells=cells,
+            titles=TITLES,
         ),
     )
 

@@ -1,0 +1,184 @@
+"""A discrete attack whose candidates share the content before the attacked tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from latreft.engine.graphs import (
+    Captured,
+    Graphs,
+    PrefixBuffers,
+    capture,
+    capturing_is_possible,
+    rounded,
+)
+from latreft.engine.interface import Defended
+from latreft.engine.prefix import Prefix, record_prefix
+from latreft.engine.reference import check_search, in_batches, one_hot_gradient
+from latreft.engine.window import EAGER, Tools
+from latreft.models.batch import Batch
+from latreft.models.classifier import Edit
+
+
+@dataclass(frozen=True)
+class SharedContent:
+    """What all candidates of one attack share: the prefix before them, their positions [1, N + rest], and how many of
+    their last positions the defense edits."""
+
+    prefix: Prefix
+    positions: Tensor
+    edited: int
+
+
+class ReuseSearch:
+    """A discrete attack whose candidates share the content before the attacked tokens, edited as the defense edits it.
+
+    The candidates' keys and values are their own; the prefix's are stored once and never copied.
+    """
+
+    def __init__(
+        self,
+        defended: Defended,
+        content: tuple[int, ...],
+        at: int,
+        label: int,
+        batch_size: int,
+        tools: Tools = EAGER,
+    ):
+        check_search(content, at, batch_size)
+        self.defended, self.label, self.batch_size, self.tools = defended, label, batch_size, tools
+        self.before = torch.tensor([content[:at]], dtype=torch.long, device=defended.classifier.device)
+        self.rest = torch.tensor(content[at:], dtype=torch.long, device=defended.classifier.device)
+        self.shared: dict[int, SharedContent] = {}
+
+    def _shared(self, count: int) -> SharedContent:
+        """The shared part of attacks with ``count`` tokens: where the window begins depends on their number."""
+        if count not in self.shared:
+            model, at, length = self.defended.classifier, self.before.shape[1], count + len(self.rest)
+            mask = torch.ones_like(self.before, dtype=torch.bool)
+            batch = Batch(self.before, mask, self.before.new_tensor([self.label]), padded=False)
+            inside = max(0, min(at, self.defended.window - length))
+            with self.tools.compiling(model), model.edited(self._edit(inside)):
+                prefix = record_prefix(model, batch, at, length)
+            places = torch.arange(at, at + length, device=model.device)[None]
+            self.shared[count] = SharedContent(prefix, places, min(self.defended.window, length))
+        return self.shared[count]
+
+    def _edit(self, last: int) -> dict[int, Edit]:
+        """The defense's edit of the last ``last`` positions of a state."""
+        reft = self.defended.reft
+        if reft is None or last == 0:
+            return {}
+
+        def edit(state: Tensor) -> Tensor:
+            return torch.cat([state[:, :-last], reft(state[:, -last:])], dim=1)
+
+        return {reft.layer: edit}
+
+    def _embedded(self, attack: Tensor) -> Tensor:
+        """Embeddings [C, N + rest, D] of attack rows [C, N] and the content behind them."""
+        rest = self.rest.expand(attack.shape[0], -1)
+        return self.defended.classifier.embedding(torch.cat([attack.to(self.rest.device), rest], dim=1))
+
+    def _logits(self, embeddings: Tensor, shared: SharedContent) -> Tensor:
+        """Logits [C, 2] of the embedded rows [C, N + rest, D]."""
+        model, variants = self.defended.classifier, embeddings.shape[0]
+        told = shared.prefix.for_block(variants)
+        with self.tools.compiling(model), model.passing(told), model.edited(self._edit(shared.edited)):
+            output = model.base(
+                inputs_embeds=embeddings,
+                attention_mask=shared.prefix.window_bias,
+                position_ids=shared.positions.expand(variants, -1),
+                use_cache=False,
+            )
+        return model.classify(output.last_hidden_state[:, -1])
+
+    def _gradient(self, attack: Tensor, label: Tensor, shared: SharedContent) -> Tensor:
+        """d loss / d one-hot [N, V] of attack tokens [N]; ``label`` [1]."""
+        with torch.enable_grad():
+            embeddings = self._embedded(attack[None]).detach().requires_grad_(True)
+            # A view, for torch's FLOP counter refuses a leaf that a hooked module is given.
+            loss = F.cross_entropy(self._logits(embeddings.view_as(embeddings), shared), label)
+            (gradient,) = torch.autograd.grad(loss, embeddings)
+        return one_hot_gradient(gradient[0, : len(attack)], self.defended.classifier.embedding.weight)
+
+    def gradient(self, attack: Tensor) -> Tensor:
+        attack, label = attack.to(self.rest.device), self.before.new_tensor([self.label])
+        place = self._place(len(attack))
+        if place is None:
+            return self._gradient(attack, label, self._shared(len(attack)))
+
+        def function(tokens: Tensor, fixed_label: Tensor) -> Tensor:
+            return self._gradient(tokens, fixed_label, place.shared)
+
+        return place.once(("gradient", len(attack)), lambda: capture(function, [attack, label], place.pool))(
+            attack, label
+        ).clone()
+
+    def _losses(self, part: Tensor) -> Tensor:
+        """Logits [C, 2] of candidates [C, N]; captured for a few sizes, the surplus rows being copies of the first."""
+        place = self._place(part.shape[1])
+        if place is None:
+            return self._logits(self._embedded(part), self._shared(part.shape[1]))
+        size = min(self.batch_size, 1 << (len(part) - 1).bit_length())
+        padded = torch.cat([part, part[:1].expand(size - len(part), -1)])
+
+        def function(tokens: Tensor) -> Tensor:
+            return self._logits(self._embedded(tokens), place.shared)
+
+        captured = place.once(("losses", padded.shape), lambda: capture(function, [padded], place.pool))
+        return captured(padded)[: len(part)].clone()
+
+    def _place(self, count: int) -> Place | None:
+        """The fixed place for suffixes of ``count`` tokens, filled with this example; None where nothing is captured."""
+        graphs = self.tools.graphs
+        if graphs is None or len(self.rest) or not capturing_is_possible(self.before.device):
+            return None
+        shared = self._shared(count)
+        room = rounded(shared.prefix.positions)
+        reft = self.defended.reft
+        key = (
+            "place",
+            id(self.defended.classifier),
+            id(reft.intervention) if reft else 0,
+            self.defended.window,
+            count,
+            room,
+        )
+        place = graphs.once(key, self.defended, lambda: Place(shared, room, graphs))
+        if place.owner is not self:
+            place.fill(self, shared)
+        return place
+
+    @torch.no_grad()
+    def losses(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        return in_batches(self, candidates.to(self.rest.device), self._losses)
+
+
+class Place:
+    """A fixed place for the shared content of attacks on one model, on which candidates' passes are captured."""
+
+    def __init__(self, like: SharedContent, room: int, graphs: Graphs):
+        self.graphs = graphs
+        self.owner: ReuseSearch | None = None
+        self.buffers = PrefixBuffers(like.prefix, room)
+        self.shared = SharedContent(self.buffers.prefix, like.positions.clone(), like.edited)
+
+    @property
+    def pool(self) -> Any:
+        return self.graphs.pool
+
+    def fill(self, owner: ReuseSearch, shared: SharedContent) -> None:
+        """Take in another example's content."""
+        self.owner = owner
+        self.buffers.fill(shared.prefix)
+        self.shared.positions.copy_(shared.positions)
+
+    def once(self, key: Hashable, make: Callable[[], Captured]) -> Captured:
+        return self.graphs.once((id(self), key), self, make)

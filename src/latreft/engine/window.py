@@ -1,0 +1,100 @@
+"""Passes over the window alone, and what speeds them up: captured graphs and compiled blocks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from latreft.engine.graphs import (
+    Graphs,
+    capturing_is_possible,
+)
+from latreft.engine.prefix import Prefix
+from latreft.interventions.edits import Edits
+from latreft.models.classifier import Classifier, Edit
+
+
+class Compiler:
+    """Compiles the forward of decoder blocks: one for all blocks of a model, whatever their weights."""
+
+    def __init__(self) -> None:
+        self.runs: dict[type, Callable[..., Any]] = {}
+
+    def run_of(self, model: Classifier) -> Callable[..., Any]:
+        """The compiled forward of the model's blocks; called with the block first."""
+        import torch._dynamo
+
+        kind = type(model.family.block_list(model.base)[0])
+        if kind not in self.runs:
+            torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+            self.runs[kind] = torch.compile(kind.forward)
+        return self.runs[kind]
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What an engine speeds its passes up with: captured graphs, compiled blocks; None of either is eager."""
+
+    graphs: Graphs | None = None
+    compiler: Compiler | None = None
+
+    @contextmanager
+    def compiling(self, model: Classifier) -> Iterator[Classifier]:
+        """Within the context the model's blocks run compiled, where the engine has a compiler and nothing counts FLOPs."""
+        use = self.compiler is not None and capturing_is_possible(model.device)
+        with model.blocks_run_by(self.compiler.run_of(model) if use and self.compiler else None):
+            yield model
+
+
+EAGER = Tools()
+
+
+def blocks_above(model: Classifier, layer: int) -> nn.Module:
+    """The base model without its first ``layer`` blocks; it shares every parameter with ``model``."""
+    base = model.base
+    upper = copy.copy(base)
+    upper._modules = dict(base._modules)
+    setattr(upper, model.family.blocks, nn.ModuleList(list(model.family.block_list(base))[layer:]))
+    return upper
+
+
+def window_logits(
+    model: Classifier,
+    start: int,
+    hidden: Tensor,
+    prefix: Prefix,
+    window_positions: Tensor,
+    edits: Sequence[Edits],
+    mask: Tensor,
+) -> Tensor:
+    """Logits [V, E, 2] of E windows, each run with its stored prefix in V ways.
+
+    ``hidden`` [E, V, L, D] are the window's states of layer ``start``, the edits of that layer done; ``edits`` are V
+    ways to edit the layers above. ``window_positions`` [E, L]; ``mask`` [E, L].
+    """
+    examples, variants, length, width = hidden.shape
+
+    def edit_of(layer: int) -> Edit:
+        def edit(state: Tensor) -> Tensor:
+            each = state.view(examples, variants, length, width)
+            edited = [one.apply(layer, each[:, i], mask) for i, one in enumerate(edits)]
+            return torch.stack(edited, dim=1).view_as(state)
+
+        return edit
+
+    above = sorted({layer for one in edits for layer in one.layers() if layer > start})
+    with model.passing(prefix.for_block(variants)), model.edited({layer: edit_of(layer) for layer in above}):
+        output = blocks_above(model, start)(
+            inputs_embeds=hidden.reshape(examples * variants, length, width),
+            attention_mask=prefix.window_bias,  # not read: only a 4-d mask keeps the model from making one
+            position_ids=window_positions.repeat_interleave(variants, dim=0),
+            use_cache=False,
+        )
+    logits = model.classify(output.last_hidden_state[:, -1])
+    return logits.view(examples, variants, -1).transpose(0, 1)
