@@ -152,7 +152,7 @@ class Plans:
     def runtime(self, w: Wildcards) -> dict[str, Any]:
         """Device, engine, precision, threads: how a job runs, as far as its numbers may depend on it."""
         s = self.scale(w).settings
-        return {name: getattr(s, name) for name in ("device", "engine", "autocast", "threads")}
+        return {name: getattr(s, name) for name in ("device", "engine", "compiled", "autocast", "threads")}
 
     def execution(self, w: Wildcards, threads: int) -> dict[str, Any]:
         """How a job runs, as far as its numbers do not depend on it.
