@@ -44,20 +44,34 @@ def load_plans(root: Path, given: Mapping[str, Any]) -> dict[str, Plan]:
         if len(given) < 2:
             raise SettingsError(f"unknown scale {target!r}; config/ has {', '.join(sorted(files))}")
         plans[target] = load_plan(load_scale(given, models, "--configfile"), experiments)
-    _check_datasets(plans)
+    defined = _dataset_keys(given).union(*(_dataset_keys(read_yaml(path)) for path in files.values()))
+    _check_targets(plans, defined)
     return plans
 
 
-def _check_datasets(plans: Mapping[str, Plan]) -> None:
-    """A data set that a target names must be defined by some scale: a slip of the pen would silently drop the target."""
-    defined = {name for plan in plans.values() for name in plan.scale.settings.datasets}
+def _check_targets(plans: Mapping[str, Plan], defined: set[str]) -> None:
+    """A data set that a target names must be ``defined`` by some scale: a slip of the pen would silently drop the target.
+
+    A table of the reader's own must not take the name of another target.
+    """
     for plan in plans.values():
-        for target, settings in plan.experiments.all().items():
+        experiments = plan.experiments
+        taken = sorted(set(experiments.extra) & {*experiments.tables, *experiments.figures})
+        if taken:
+            raise SettingsError(f"{plan.where}: extra: {taken[0]!r} is already a table or figure; choose another name")
+        for target, settings in experiments.all().items():
             unknown = sorted(settings.datasets - defined)
             if unknown:
                 raise SettingsError(
-                    f"{plan.where}: {target}: unknown data set {unknown[0]!r}; the scales define {', '.join(sorted(defined))}"
+                    f"{plan.where}: {target}: unknown data set {unknown[0]!r}; "
+                    f"the scales define {', '.join(sorted(defined))}"
                 )
+
+
+def _dataset_keys(values: Mapping[str, Any]) -> set[str]:
+    """The data sets that a scale's file names, whether or not the scale can be planned."""
+    datasets = values.get("datasets")
+    return set(map(str, datasets)) if isinstance(datasets, Mapping) else set()
 
 
 def _file_scale(

@@ -15,7 +15,7 @@ from latreft.data.settings import DatasetSettings, HubSource, ParquetSource, Sam
 from latreft.settings import SettingsError
 
 GIB = 2**30
-BYTES_A_PARAMETER = 4
+BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def machine_faults(scale: Scale, free_bytes: int, gpus: int) -> Iterator[Fault]:
     for package in ("pyreft", "peft", "statsmodels"):
         if importlib.util.find_spec(package) is None:
             yield Fault(f"package {package} is not installed", "run `make setup`")
-    needed = sum(BYTES_A_PARAMETER * copies * size for size, copies in weights_on_disk(scale))
+    needed = sum(size * copies for size, copies in weights_on_disk(scale))
     if free_bytes < needed:
         yield Fault(
             f"{free_bytes / GIB:.0f} GiB are free where results/ lies, about {needed / GIB:.0f} GiB will be written",
@@ -103,14 +103,17 @@ def machine_faults(scale: Scale, free_bytes: int, gpus: int) -> Iterator[Fault]:
 
 
 def weights_on_disk(scale: Scale) -> Iterator[tuple[int, int]]:
-    """Parameters and copies of what a scale writes: a classifier and two fully trained defenses (LAT, R2D2) a seed and
+    """Bytes and copies of what a scale writes at most: a classifier and two fully trained defenses (LAT, R2D2) a seed and
     data set, for models whose public size is known."""
     from latreft.cost.shapes import PUBLIC_SHAPES
 
     for settings in scale.models.values():
         shape = PUBLIC_SHAPES.get(settings.title)
         if shape is not None:
-            yield shape.parameters, len(scale.settings.datasets) * (1 + 2 * len(scale.settings.seeds))
+            yield (
+                BYTES[settings.dtype] * shape.parameters,
+                len(scale.settings.datasets) * (1 + 2 * len(scale.settings.seeds)),
+            )
 
 
 def check(scale: Scale, root: Path, results: Path, gpus: int) -> None:

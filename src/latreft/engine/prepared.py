@@ -60,12 +60,14 @@ class ReusePrepared:
         window: int,
         prefix_of: Classifier | None = None,
         tools: Tools = EAGER,
+        same_prefix: ReusePrepared | None = None,
     ):
         if window < 1:
             raise ValueError(f"window must be at least 1, got {window}")
         self.model, self.batch, self.prefix_of, self.tools = model, batch, prefix_of, tools
         self.window = min(window, batch.length)
         self.mask = batch.mask[:, -self.window :]
+        self._same_prefix = same_prefix
         self._stored: Stored | None = None
         self._weights: int | None = None
 
@@ -76,6 +78,8 @@ class ReusePrepared:
     @property
     def stored(self) -> Stored:
         """The stored prefix, made at the first use; an error where the weights have changed since."""
+        if self._same_prefix is not None:
+            return self._same_prefix.stored
         if self._stored is None:
             with self.tools.compiling(self.prefix_of or self.model) as model:
                 self._stored = Stored(model, self.batch, self.window)
@@ -109,6 +113,8 @@ class ReusePrepared:
         return self.logits_each(edits)[0]
 
     def logits_each(self, *edits: Edits) -> Tensor:
+        if (full := self._full(edits)) is not None:
+            return full.logits_each(*edits)
         if (twin := self._twin()) is not None and torch.is_grad_enabled():
             flat = flatten(edits)
             if flat is not None and any(tensor.requires_grad for tensor in flat[1]):
@@ -122,6 +128,12 @@ class ReusePrepared:
         stored = self.stored
         with self.tools.compiling(self.model) as model:
             return window_logits(model, start, hidden, stored.prefix, stored.positions, edits, self.mask)
+
+    def _full(self, edits: Sequence[Edits]) -> FullPrepared | None:
+        """Full passes, where the window is the whole text and its embeddings change: there is nothing to reuse."""
+        if self.window == self.batch.length and lowest(self.model, edits) == 0:
+            return FullPrepared(self.model, self.batch, self.window, self.prefix_of)
+        return None
 
     def _twin(self) -> Twin | None:
         """The fixed-place twin of this batch's shape, filled with this batch; None where nothing can be captured."""
@@ -159,6 +171,8 @@ class ReusePrepared:
         steps: int,
         step_size: float,
     ) -> Tensor:
+        if (full := self._full([defended.perturbed(layer, start, base)])) is not None:
+            return full.ascend(defended, layer, base, start, labels, ball, steps=steps, step_size=step_size)
         flat = flatten([defended.perturbed(layer, start, base)])
         if flat is not None and (twin := self._twin()) is not None:
             return twin.graphed_ascent(*flat, labels, ball, steps=steps, step_size=step_size)

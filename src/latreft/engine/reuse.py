@@ -29,11 +29,18 @@ class ReuseEngine:
 
     def __init__(self, capture: bool = True, compiled: bool = False) -> None:
         self.tools = Tools(Graphs() if capture else None, Compiler() if compiled else None)
+        self._latest: ReusePrepared | None = None
 
     def prepare(
         self, model: Classifier, batch: Batch, window: int, prefix_of: Classifier | None = None
     ) -> ReusePrepared:
-        return ReusePrepared(model, batch, window, prefix_of, self.tools)
+        """A surrogate that stands in for the model prepared last, on the same batch, takes that one's prefix."""
+        last, same = self._latest, None
+        if prefix_of is not None and last is not None and last.model is prefix_of and last.batch is batch:
+            same = last if last.window == min(window, batch.length) else None
+        prepared = ReusePrepared(model, batch, window, prefix_of, self.tools, same)
+        self._latest = prepared if prefix_of is None else last
+        return prepared
 
     def search(
         self, defended: Defended, content: tuple[int, ...], at: int, label: int, batch_size: int

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from unit.core.scales import EXPERIMENTS, SCALE, changed, plan
+import yaml
+from unit.core.scales import EXPERIMENTS, MODELS, SCALE, changed, plan
 
+from latreft.plans import Plans, load_plans
 from latreft.settings import SettingsError
 
 GROUP = "tables.main.groups.0"
@@ -87,7 +89,6 @@ def test_equal_settings_on_another_model_are_another_arm(tmp_path):
 @pytest.mark.parametrize(
     ("path", "value", "parts"),
     [
-        (f"{GROUP}.datasets", ["wrods"], ["main: unknown data set 'wrods'; scale toy has words, more"]),
         (f"{GROUP}.models", ["tny"], ["unknown model 'tny'; scale toy has tiny, other"]),
         (f"{GROUP}.attacks", ["pair"], ["unknown attack 'pair'; scale toy has gcg, weak"]),
         (f"{GROUP}.arms", ["lta"], ["main: arm lta: config/toy.yaml: unknown method 'lta'; methods are lat"]),
@@ -126,3 +127,70 @@ def test_unknown_targets_and_arms_are_errors(tmp_path):
         toy.cells("mian")
     with pytest.raises(SettingsError, match="no target of scale toy wants the arm words/tiny/cat/seed0"):
         toy.arm("words/tiny/cat/seed0")
+
+
+# --- targets and the data sets of a scale ---
+
+SLIPS = {f"{GROUP}.datasets": "main", "figures.sweep.scores": "sweep", "extra.own": "own"}
+
+
+def own_table(*datasets):
+    groups = [{"datasets": list(datasets), "models": "main", "arms": ["lat"], "attacks": ["gcg"]}]
+    return {"title": "Own table", "groups": groups}
+
+
+def project(root, experiments, *scales):
+    """A project's folder with its configuration, a file a scale."""
+    (root / "config").mkdir()
+    files = {"models": MODELS, "experiments": experiments, **{values["scale"]: values for values in scales}}
+    for name, values in files.items():
+        (root / "config" / f"{name}.yaml").write_text(yaml.safe_dump(values))
+    return root
+
+
+def renamed(name, *datasets):
+    """The toy scale under another name, with other data sets."""
+    values = changed(SCALE, "scale", name)
+    return changed(values, "datasets", {key: SCALE["datasets"]["words"] for key in datasets})
+
+
+@pytest.mark.parametrize("path", SLIPS)
+def test_a_data_set_that_no_scale_defines_is_an_error(path, tmp_path):
+    """Of two scales one need not have a target's data sets; that neither has them is a slip of the pen."""
+    value = own_table("words", "wrods") if path == "extra.own" else ["wrods"]
+    root = project(tmp_path, changed(EXPERIMENTS, path, value), SCALE, renamed("second", "words", "third"))
+    with pytest.raises(SettingsError) as error:
+        load_plans(root, {"scale": "toy"})
+    known = "the scales define more, third, words"
+    assert f"experiments.yaml: {SLIPS[path]}: unknown data set 'wrods'; {known}" in str(error.value)
+
+
+def test_a_target_is_not_offered_where_its_data_set_is_missing(tmp_path):
+    experiments = changed(EXPERIMENTS, "extra.own", own_table("third"))
+    experiments = changed(experiments, "figures.kept", {"title": "Neurons kept", "scores": ["words", "third"]})
+    root = project(tmp_path, experiments, SCALE, renamed("second", "third"))
+    plans = Plans(root, load_plans(root, {"scale": "toy"}))
+    toy, second = plans.by_scale["toy"], plans.by_scale["second"]
+    assert [name for name, _ in toy.targets()] == ["main", "sweep"]
+    assert [name for name, _ in second.targets()] == ["own"]
+    assert [arm.dataset for arm in second.all_arms.values()] == ["third", "third"]
+    assert all(arm.dataset == "words" for arm in toy.all_arms.values())
+    assert {path.split("/")[-1] for path in plans.tables("toy")} == {"main.csv", "main.md", "main.tex"}
+    assert {path.split("/")[-1] for path in plans.tables("second")} == {"own.csv", "own.md", "own.tex"}
+    assert [path.split("/")[-1] for path in plans.figures("toy")] == ["sweep.pdf", "sweep.png"]
+    assert plans.figures("second") == []
+
+
+def test_asking_for_a_target_that_is_not_offered_names_target_data_set_and_scale_file(tmp_path):
+    toy = plan(tmp_path, changed(EXPERIMENTS, "extra.own", own_table("words", "third")))
+    with pytest.raises(SettingsError) as error:
+        toy.cells("own")
+    assert "experiments.yaml: own shows 'third', a data set that config/toy.yaml does not define" in str(error.value)
+
+
+def test_a_scale_of_other_data_sets_needs_only_what_its_targets_need(tmp_path):
+    """No grid, no method and no attack of a target that is not offered."""
+    values = renamed("second", "third") | {"methods": {"lat": SCALE["methods"]["lat"]}, "attacks": {"gcg": {}}}
+    del values["grids"]
+    alone = plan(tmp_path, changed(EXPERIMENTS, "extra.own", own_table("third")), values)
+    assert names(alone, "own") == ["third/other/lat/seed0", "third/other/lat/seed1"]

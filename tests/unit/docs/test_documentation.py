@@ -155,14 +155,41 @@ def test_readme_commands_are_targets_of_the_makefile():
 def test_readme_lists_every_target():
     listed = set(rows(sections("README.md")["Targets"]))
     wanted = ExperimentSettings.model_validate(read_yaml(ROOT / "config/experiments.yaml"))
-    assert listed == {*wanted.tables, *wanted.figures, "tables", "figures", "all"}
+    assert listed == {*wanted.tables, *wanted.figures, "tables", "figures", "heatmaps", "all"}
 
 
-def test_readme_example_of_own_data_is_a_whole_scale():
-    (example,) = examples("README.md", "yaml")
-    scale = load_scale(yaml.safe_load(example), load_models(ROOT / "config"), "README.md")
-    plan = load_plan(scale, ROOT / "config/experiments.yaml")
-    assert plan.all_arms and scale.settings.datasets["imdb"].source.kind == "parquet"
+def test_readme_example_of_own_data_is_a_whole_scale_with_a_table(tmp_path):
+    own, table = (yaml.safe_load(example) for example in examples("README.md", "yaml"))
+    path = tmp_path / "experiments.yaml"
+    wanted = read_yaml(ROOT / "config/experiments.yaml")
+    path.write_text(yaml.safe_dump(wanted | {"extra": wanted.get("extra", {}) | table["extra"]}))
+    plan = load_plan(load_scale(own, load_models(ROOT / "config"), "README.md"), path)
+    assert {"reviews", "dataset_stats", "finetuned_accuracy"} == {name for name, _ in plan.targets()}
+    assert [arm.name for arm in plan.arms("reviews")] == ["none", "lat_reft", "lat_reft__window_1"]
+    assert {arm.dataset for arm in plan.all_arms.values()} == {"reviews"}
+
+
+# --- architecture.md ---
+
+
+def rules_with_outputs() -> dict[str, str]:
+    """Rule → its text, of every rule that makes something."""
+    found: dict[str, str] = {}
+    for path in sorted((ROOT / "workflow/rules").glob("*.smk")):
+        parts = re.split(r"^rule (\w+):$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        found |= dict(zip(parts[1::2], parts[2::2], strict=True))
+    return {name: body for name, body in found.items() if "    output:\n" in body}
+
+
+def test_architecture_page_has_every_rule_that_makes_something():
+    page = sections("docs/architecture.md")["How data walks"]
+    rules = rules_with_outputs()
+    assert len(rules) > 8 and not [name for name in rules if f"`{name}`" not in page]
+
+
+def test_configuration_page_names_the_rules_whose_resources_can_be_set():
+    row = rows(sections("docs/configuration.md")["A scale file"])["resources"]
+    assert not [name for name in get_args(config.Rule) if f"`{name}`" not in row]
 
 
 # --- versions ---

@@ -217,6 +217,41 @@ def test_captions_name_the_scale_once(tmp_path):
     assert context.scale_words == "Smoke scale: tiny models"
 
 
+def own_cells(runs):
+    """Cells of a table of one's own: two data sets, an arm with a label, one without a record."""
+    cells = [
+        cell("none"),
+        cell("lat_reft", label="One token", arm="lat_reft__window_1"),
+        cell("lat_reft", dataset="reviews"),
+        cell("lat", dataset="reviews"),
+    ]
+    for own in cells[:3]:
+        runs.write(own, asr={"gcg": 0.33}, accuracy=0.945)
+    return cells
+
+
+def test_a_table_of_ones_own_has_a_row_an_arm_with_accuracy_attacks_and_cost(tmp_path):
+    runs = Runs(tmp_path, "paper")
+    table = table_builder("arms")(runs.context("reviews", own_cells(runs)))
+    display = table.display
+    assert list(display["Arm"]) == ["No defense", "One token", "LAT-ReFT", "LAT"]
+    assert list(display["Data set"]) == ["IMDB", "IMDB", "reviews", "reviews"]
+    assert list(display.columns[3:6]) == ["Accuracy", "GCG ASR", "Trainable %"] and "TFLOP, measured" in display
+    assert list(display["GCG ASR"]) == ["0.330 [0.25, 0.43]"] * 3 + ["missing"]
+    assert display["TFLOP, measured"].iloc[1] == "16.60"
+    assert table.label == "tab:paper:reviews" and table.supplement is not None
+    assert "paper_value" not in table.frame and not any(name.startswith("paper:") for name in display)
+
+
+def test_the_script_builds_a_table_by_its_builder_whatever_the_target_is_called(tmp_path):
+    runs = Runs(tmp_path / "records")
+    job = script_job(tmp_path, runs, own_cells(runs), "own")
+    job.params.target, job.params.builder, job.params.title = "reviews", "arms", "My reviews"
+    runpy.run_path(str(SCRIPT), {"snakemake": job})
+    written = (tmp_path / "own" / "table.md").read_text()
+    assert "My reviews. Scale: small" in written and "One token" in written
+
+
 def script_job(folder, runs, cells, out):
     """What Snakemake hands to the script."""
     return SimpleNamespace(
