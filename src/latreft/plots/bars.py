@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
 from latreft.plots.style import BLACK, GREY, PALE, SMALLEST, series_style
 from latreft.tables.collect import sizes
@@ -86,9 +86,10 @@ def bar_groups(
 
 
 def percent_axis(axes: Axes) -> None:
-    """0 to 100%, with room for an interval's end."""
-    axes.set_ylim(0, 104)
-    axes.set_yticks(range(0, 101, 25))
+    """0 to 100%, with room for an interval's end, and higher where a bar is: relative FLOPs may rise above 100%."""
+    top = max([104.0, *(1.04 * patch.get_height() for patch in axes.patches if isinstance(patch, Rectangle))])
+    axes.set_ylim(0, top)
+    axes.set_yticks(range(0, int(top) + 1, 25))
     axes.set_ylabel("percent")
     axes.grid(axis="y")
 

@@ -12,6 +12,7 @@ from latreft.tables.layout import Point, points_of
 from latreft.tables.names import LEDGERS
 
 ASR = "gcg"
+MEASURED = "cost_measured_flops_per_example"
 NO_BASE = "without an unpruned run there are no relative FLOPs"
 
 
@@ -78,5 +79,9 @@ def caption(context: Context) -> str:
         ]
         listed += [f"{LEDGERS[ledger]} {', '.join(known)}"] if known else []
     words = f"Training FLOPs relative to no pruning: {'; '.join(listed)}." if listed else f"{NO_BASE.capitalize()}."
+    if any(value > 1 for value in relative_flops(context).get(MEASURED, [])):
+        words += (
+            " Measured FLOPs are those of the engine that ran: with prefix reuse a surrogate costs a prefix pass more."
+        )
     shown = "GCG attack success rate by the share of the surrogate's MLP neurons pruned."
     return caption_words(context, [ASR], shown, words)

@@ -45,6 +45,21 @@ def test_every_bar_of_a_rate_has_its_interval(target, tmp_path):
     assert not gids(figure, "missing") and not gids(figure, "seed")
 
 
+@pytest.mark.parametrize("target", BARS)
+@pytest.mark.parametrize("ratio", [1.0, 1.37])
+def test_no_bar_is_cut_off_by_its_axis(target, ratio, tmp_path, monkeypatch):
+    real = pruning.relative_flops
+    raised = lambda context: {ledger: [ratio * v for v in values] for ledger, values in real(context).items()}  # noqa: E731
+    monkeypatch.setattr(pruning, "relative_flops", raised)
+    context = context_of(Runs(tmp_path), target)
+    figure = draw(context)
+    for axes in figure.axes:
+        bars = [bar for bar in axes.patches if str(bar.get_gid()).startswith("bar:")]
+        assert all(bar.get_height() <= axes.get_ylim()[1] for bar in bars)
+    if target == "pruning":
+        assert ("costs a prefix pass more" in pruning.caption(context)) == (ratio > 1)
+
+
 def test_an_interval_spans_the_records_ends(tmp_path):
     context = context_of(Runs(tmp_path), "motivation")
     figure = draw(context)
