@@ -54,4 +54,4 @@ rule figures:
 
 rule heatmaps:
     input:
-        [path for path in PLANS.figures(TARGET_SCALE) if "/heatmaps_" in path],
+        PLANS.heatmaps(TARGET_SCALE),

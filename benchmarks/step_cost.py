@@ -107,8 +107,8 @@ def limit_ms(name: str, size: int, tokens: int, rate: float, bytes_per_second: f
     backward) at the measured bandwidth."""
     shape = SHAPES[name]
     attack_layer, _ = layers_of(name)
-    arithmetic = 2 * shape.block_parameters * size * tokens / rate
-    above = 2 * shape.block_parameters * (shape.layers - attack_layer) / shape.layers
+    arithmetic = 2 * shape.block_parameters * shape.layers * size * tokens / rate
+    above = 2 * shape.block_parameters * (shape.layers - attack_layer)
     return 1e3 * (arithmetic + 2 * (K + 1) * above / bytes_per_second)
 
 

@@ -262,6 +262,10 @@ class Plans:
         names = plan.offered(plan.experiments.figures)
         return [f"{artefacts.figure(scale, name)}.{end}" for name in names for end in ("pdf", "png")]
 
+    def heatmaps(self, scale: str) -> list[str]:
+        """The figures that show neuron scores."""
+        return [path for path in self.figures(scale) if Path(path).name.startswith("heatmaps_")]
+
 
 def _known(defined: Mapping[str, T], name: str, what: str, scale: Scale) -> T:
     """The entry called ``name``, or an error that names those there are."""

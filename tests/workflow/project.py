@@ -140,6 +140,7 @@ EVERYTHING = {
     "prepare_data",
     "fetch_model/mini-neox",
     "finetune/mini-neox",
+    "evaluate_classifier/mini-neox",
     "score_neurons/mini-neox",
     "figure/heatmaps_imdb",
 }

@@ -1,0 +1,86 @@
+"""The benchmarks run, tiny, on a CPU: their columns, their engines, and that rows of two devices are not compared."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STEP = ["device", "torch", "model", "method", "engine", "surrogate", "batch", "tokens", "window", "compiled",
+        "ms_min", "ms_median", "ms_max", "tflop", "peak_gib"]  # fmt: skip
+ATTACK = ["device", "torch", "model", "attack", "compiled", "engine", "content_tokens", "suffix_tokens", "candidates",
+          "ms_min", "ms_median", "ms_max", "peak_gib"]  # fmt: skip
+
+
+def run(script: str, *arguments: object) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_step_costs_of_both_engines_and_their_figure(tmp_path):
+    out = tmp_path / "step_cost.csv"
+    run(
+        "step_cost.py",
+        "--models",
+        "tiny-llama",
+        "--batch",
+        2,
+        "--tokens",
+        24,
+        "--window",
+        6,
+        "--repeats",
+        1,
+        "--out",
+        out,
+    )
+    rows = pd.read_csv(out)
+    assert list(rows.columns) == STEP
+    pairs = set(zip(rows["method"], rows["engine"], rows["surrogate"], strict=True))
+    assert {("lat_reft", e, s) for e in ("reference", "reuse") for s in ("none", "exact", "window")} <= pairs
+    assert {("lat", "reference", "none"), ("lat", "reuse", "none"), ("cat", "reference", "none")} <= pairs
+    steps = rows[(rows["method"] == "lat_reft") & (rows["surrogate"] == "none")].set_index("engine")["tflop"]
+    assert steps["reuse"] < 0.6 * steps["reference"]
+    run("step_figure.py", "--folder", tmp_path)
+    assert (tmp_path / "step_cost.png").stat().st_size > 0
+
+
+def test_rows_measured_anew_replace_their_old_ones(tmp_path):
+    out = tmp_path / "attack_cost.csv"
+    wanted = ["--models", "tiny-neox", "--whole", "tiny-neox", "--content", 30, "--candidates", 6, "--examples", 2]
+    for _ in range(2):
+        run("attack_cost.py", *wanted, "--repeats", 1, "--out", out)
+    rows = pd.read_csv(out)
+    assert list(rows.columns) == ATTACK
+    assert sorted(zip(rows["attack"], rows["engine"], strict=True)) == [
+        ("candidates", "reference"), ("candidates", "reuse"), ("gcg_2_examples", "reuse"),
+        ("gradient", "reference"), ("gradient", "reuse"),
+    ]  # fmt: skip
+
+
+def test_rows_of_two_devices_are_not_drawn_together(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from step_figure import rows_of
+
+    row = {"method": "lat_reft", "surrogate": "none", "model": "m", "batch": 8}
+    costs = pd.DataFrame([row | {"engine": "reference", "device": "one"}, row | {"engine": "reuse", "device": "two"}])
+    with pytest.raises(ValueError, match="several devices"):
+        rows_of(costs, pd.DataFrame([{"model": "m", "batch": 8, "limit_ms": 1.0}]))
+
+
+def test_the_limit_is_the_prefixs_arithmetic_and_the_weights_read_for_each_window_pass(monkeypatch):
+    """Llama-3.1-8B: 6.98e9 parameters in 32 blocks, 28 of them above the attack layer, 8 inner passes and an outer one."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from step_cost import limit_ms
+
+    arithmetic = 2 * 6.98e9 * 8 * 512 / 1e15
+    reading = 2 * (8 + 1) * 2 * 6.98e9 * 28 / 32 / 1e12
+    assert limit_ms("Llama-3.1-8B", 8, 512, 1e15, 1e12) == pytest.approx(1e3 * (arithmetic + reading), rel=2e-3)
