@@ -188,12 +188,13 @@ def train(
     max_gradient_norm: float | None = None,
     accumulate: int = 1,
     names_at: Callable[[int], Sequence[str]] | None = None,
-    before_step: Callable[[int], None] | None = None,
+    before_step: Callable[[int], object] | None = None,
     extra: dict[str, Any] | None = None,
 ) -> Summary:
     """Descend for ``total_steps`` on ``losses_at(step)``.
 
-    ``before_step`` is called before each step; what it does is not part of the FLOPs counted over the first one.
+    ``before_step`` is called before each step; what it does is not part of the FLOPs counted over the first one, and
+    where it returns True (it has done something long), the state is saved at once.
     ``trained`` holds the parameters of ``optimizer`` (others in it must be frozen: they are not saved). With
     ``accumulate`` = n, ``losses_at`` is called n times a step, with n·step + i, and gradients are averaged. ``extra``
     is a method's own state; it is saved and restored in place. Raises :class:`TrainingFailed` at the first loss or
@@ -252,8 +253,8 @@ def train(
             for group, rate in zip(optimizer.param_groups, base_rates, strict=True):
                 group["lr"] = rate * schedule(step, total_steps)
             optimizer.zero_grad(set_to_none=True)
-            if before_step is not None:
-                before_step(step)
+            if before_step is not None and before_step(step) is True:
+                save(step)
             values: dict[str, float] = {}
             with FlopMeter() if step == 0 else nullcontext() as meter:
                 for part in range(accumulate):

@@ -151,8 +151,10 @@ def train(run: Training, settings: Settings) -> Trained:
     state: dict[str, Any] = {"pool": [], "round": 0, "search_flops_per_token": 0.0}
     items: list[Example] = []
 
-    def begin(number: int) -> None:
-        if state["round"] < number:
+    def begin(number: int) -> bool:
+        """Have the pool of round ``number`` and draw its items; True if texts had to be attacked for it."""
+        searched = state["round"] < number
+        if searched:
             chosen = choose(len(content), settings.attacked_per_round, run.generator(number))
             if number == 1:
                 state["search_flops_per_token"] = search_flops(run, settings, content[chosen[0]])
@@ -161,11 +163,11 @@ def train(run: Training, settings: Settings) -> Trained:
             state["round"] = number
         pool = [Attacked.from_state(one) for one in state["pool"]]
         items[:] = mixture(pool, clean, settings, run.generator(10_000 + number))
+        return searched
 
-    def before_step(step: int) -> None:
+    def before_step(step: int) -> bool:
         number, within = divmod(step, settings.steps_per_round)
-        if within == 0 or not items:  # a new round, or a resumed one
-            begin(number + 1)
+        return begin(number + 1) if within == 0 or not items else False  # a new round, or a resumed one
 
     def chosen_at(step: int) -> list[Example]:
         start = step % settings.steps_per_round * settings.batch_size

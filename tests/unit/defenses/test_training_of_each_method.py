@@ -93,6 +93,21 @@ def test_a_checkpoint_of_another_fingerprint_is_not_used(method, tmp_path):
         assert torch.equal(tensor, found.weights[name]), name
 
 
+def test_r2d2_does_not_attack_again_what_a_killed_run_has_attacked(tmp_path, monkeypatch):
+    """The search is the long part: its result is saved at once, not with the next due checkpoint."""
+    from latreft.defenses import r2d2
+
+    whole, rounds, real = train("r2d2"), [], r2d2.search
+    monkeypatch.setattr(
+        r2d2, "search", lambda run, s, number, content: rounds.append(number) or real(run, s, number, content)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        train("r2d2", checkpoint=checkpoint(tmp_path / "train.pt", every_seconds=1e9), progress=StopAt(4))
+    found = train("r2d2", checkpoint=checkpoint(tmp_path / "train.pt", every_seconds=1e9))
+    assert rounds == [1, 2]
+    assert all(torch.equal(tensor, found.weights[name]) for name, tensor in whole.weights.items())
+
+
 @pytest.mark.parametrize("method", TRAINED)
 def test_nothing_is_trained_on_after_a_loss_that_is_not_a_number(method):
     from latreft.training import TrainingFailed
