@@ -1,6 +1,5 @@
 # The whole reproduction as one DAG. A target's path says its scale:
 #   figures/placement.pdf            the paper's models and data
-#   figures/small/placement.pdf      a pretrained 135M model on one GPU
 #   figures/smoke/placement.pdf      tiny models on a laptop
 # The named targets all, tables, figures and heatmaps concern the scale of `--config scale=NAME` (the paper scale without it).
 import sys

@@ -13,7 +13,7 @@ from latreft.attacks.run import run_attack
 from latreft.cli import one_line_errors
 from latreft.data.prepared import load_split
 from latreft.defenses.saved import load
-from latreft.files import sha256
+from latreft.files import remove_with_empty_folders, sha256
 from latreft.job import provenance, start
 from latreft.models.loading import load_classifier
 from latreft.records import RunRecord, model_info, write_record
@@ -68,7 +68,7 @@ def main(snakemake: "Snakemake") -> None:
             ),
             snakemake.output.record,
         )
-        Path(params.journal).unlink(missing_ok=True)
+        remove_with_empty_folders(Path(params.journal))
 
 
 main(snakemake)  # type: ignore[name-defined]  # noqa: F821

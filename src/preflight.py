@@ -1,5 +1,6 @@
 """Rule script: check what a scale needs before anything long begins."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,14 @@ if TYPE_CHECKING:
 
 @one_line_errors()
 def main(snakemake: "Snakemake") -> None:
-    """``params``: scale, config (values of the command line). Prints one line; fails where something is missing."""
+    """``params``: scale, config (values of the command line). Prints a line for each thing missing, and fails then."""
     root = Path(snakemake.params.root)
     plan = load_plans(root, dict(snakemake.params.config))[snakemake.params.scale]
-    check(plan.scale, root, Path("results"), len(visible_cards()))
+    faults = check(plan.scale, root, Path("results"), len(visible_cards()))
+    for fault in faults:
+        print(f"error: {fault}", file=sys.stderr)
+    if faults:
+        sys.exit(1)
     print(f"scale {plan.scale.name}: everything that it needs is here")
 
 

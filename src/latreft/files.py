@@ -80,3 +80,13 @@ def check_manifest(manifest: str | Path) -> dict[str, Any]:
                 "delete the manifest to have it made again"
             )
     return content
+
+
+def remove_with_empty_folders(path: Path) -> None:
+    """Remove a file if it is there, and each folder above it that is empty then, up to one that is not."""
+    path.unlink(missing_ok=True)
+    for folder in path.parents:
+        try:
+            folder.rmdir()
+        except OSError:
+            return

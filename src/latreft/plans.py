@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from latreft import artefacts
 from latreft.code_hash import code_hash
 from latreft.config import PAPER, ModelSettings, Scale, load_models, load_scale, read_yaml, scale_files
-from latreft.data.settings import DatasetSettings
+from latreft.data.settings import DatasetSettings, ParquetSource, SampleSource
 from latreft.experiments import Arm, Plan, load_plan
 from latreft.settings import SettingsError
 
@@ -204,6 +204,19 @@ class Plans:
 
     # --- what is built from what ---
 
+    def source_files(self, w: Wildcards) -> list[str]:
+        """The local files that a data set is made from: a changed one makes it anew. Hub sets are pinned instead."""
+        settings = self.dataset(w)
+        place = settings.length.tokenizer.partition(":")[2]
+        files = local_files(Path(place)) if place else []
+        source = settings.source
+        if isinstance(source, ParquetSource):
+            files += local_files(Path(source.path))
+        if isinstance(source, SampleSource):
+            sample = self.root / (source.path or f"resources/sample/{w.dataset}.parquet")
+            files += local_files(sample.relative_to(Path.cwd()) if sample.is_relative_to(Path.cwd()) else sample)
+        return [str(path) for path in files]
+
     def tokenizer_texts(self, w: Wildcards) -> list[str]:
         """A random-weight model's tokenizer learns from the scale's data sets; other models need no data."""
         scale = self.scale(w)
@@ -272,6 +285,13 @@ def _known(defined: Mapping[str, T], name: str, what: str, scale: Scale) -> T:
     if name not in defined:
         raise SettingsError(f"{scale.where}: no {what} is called {name!r}; there are {', '.join(sorted(defined))}")
     return defined[name]
+
+
+def local_files(path: Path) -> list[Path]:
+    """A file, or the files of a folder; none where it does not exist, for the job says better what is wrong."""
+    if path.is_dir():
+        return sorted(child for child in path.iterdir() if child.is_file())
+    return [path] if path.is_file() else []
 
 
 @cache

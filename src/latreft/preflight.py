@@ -12,7 +12,6 @@ from pathlib import Path
 
 from latreft.config import GgufModel, HubModel, ModelSettings, Scale
 from latreft.data.settings import DatasetSettings, HubSource, ParquetSource, SampleSource
-from latreft.settings import SettingsError
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -116,8 +115,8 @@ def weights_on_disk(scale: Scale) -> Iterator[tuple[int, int]]:
             )
 
 
-def check(scale: Scale, root: Path, results: Path, gpus: int) -> None:
-    """Raise one ``SettingsError`` that names everything that is missing; return where nothing is."""
+def check(scale: Scale, root: Path, results: Path, gpus: int) -> list[Fault]:
+    """Everything that is missing; empty where nothing is."""
     place = results if results.exists() else root
     free = shutil.disk_usage(place).free
     faults = list(machine_faults(scale, free, gpus))
@@ -127,5 +126,4 @@ def check(scale: Scale, root: Path, results: Path, gpus: int) -> None:
         faults += model_faults(name, model)
     for name, data in scale.settings.datasets.items():
         faults += data_faults(name, data, root)
-    if faults:
-        raise SettingsError(f"{scale.where}: {len(faults)} things are missing. " + "; ".join(map(str, faults)))
+    return faults

@@ -12,4 +12,4 @@ def wilson(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
     if n == 0:
         return 0.0, 1.0
     low, high = proportion_confint(successes, n, alpha=1 - level, method="wilson")
-    return max(0.0, float(low)), min(1.0, float(high))
+    return (float(low) if successes else 0.0), (float(high) if successes < n else 1.0)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from latreft.cost.measured import FlopMeter
-from latreft.files import atomic
+from latreft.files import atomic, remove_with_empty_folders
 from latreft.models.batch import Batch, Example, collate
 
 Schedule = Callable[[int, int], float]
@@ -122,7 +122,8 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
+        """Remove the file, and the folders that it leaves empty."""
+        remove_with_empty_folders(self.path)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ The forked process is the job in every other respect: same script, environment, 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -30,6 +31,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 IDLE_SECONDS = 30.0
+PR_SET_PDEATHSIG = 1
 CHILD = "LATREFT_WARM_CHILD"
 PACKAGES = (
     "torch",
@@ -92,8 +94,20 @@ def _connect(path: Path) -> socket.socket:
     raise OSError(f"no server came up at {path}")
 
 
+def end_with_parent() -> None:
+    """Ask the kernel (Linux) for SIGTERM when the process that started this one dies, however it dies.
+
+    Without it a job outlives a killed Snakemake, and the next run starts a second one beside it.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def warm_start(snakemake: Any) -> None:
     """Run the rest of the calling script in a forked, warm process and exit with its status, where the rule asks for it."""
+    if CHILD not in os.environ:
+        end_with_parent()
     if CHILD in os.environ or not snakemake.params.execution["warm_start"] or not hasattr(os, "fork"):
         return
     request = {"script": sys.argv[0], "folder": os.getcwd(), "environment": dict(os.environ) | {CHILD: "1"}}

@@ -99,11 +99,16 @@ def test_a_killed_training_resumes(project: Project, uninterrupted: tuple[str, s
     assert_resumes(project, uninterrupted)
 
 
+@pytest.mark.parametrize("killed", ["Snakemake and all of its group", "Snakemake alone"])
 def test_a_killed_snakemake_leaves_no_job_behind_and_can_go_on(
-    project: Project, uninterrupted: tuple[str, str]
+    project: Project, uninterrupted: tuple[str, str], killed: str
 ) -> None:
     run = training_begun(lengthen(project, warm=True))
-    run.kill()
+    if killed == "Snakemake alone":
+        os.kill(run.pid, signal.SIGKILL)
+        run.end()
+    else:
+        run.kill()
     wait_for(lambda: not working_in(project.folder), 5)
     locked = project.run(*TRAIN)
     assert locked.code == 1 and "--unlock" in locked.text

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from workflow.project import (
     ATTACKS,
@@ -192,3 +194,27 @@ def test_an_arm_trained_again_with_equal_weights_is_not_judged_again(project: Pr
 def test_changed_data_reach_the_jobs_below(project: Project) -> None:
     project.change(lambda scale: scale["datasets"]["imdb"].update(seed=43))
     assert project.plan().names == EVERYTHING
+
+
+def test_a_changed_file_of_ones_own_makes_its_data_anew(project: Project) -> None:
+    """The file is an input, so an edited text cannot leave an old table standing; a touched one changes nothing."""
+    own = "data/own.parquet"
+    project.path("data").mkdir()
+    frame = pd.read_parquet(project.path("resources/sample/imdb.parquet"))
+    frame.to_parquet(project.path(own))
+    source = {
+        "kind": "parquet",
+        "path": own,
+        "split_column": "split",
+        "validation_value": "validation",
+        "citation": "own",
+    }
+    project.change(lambda scale: scale["datasets"]["imdb"].update(source=source))
+    manifest = "results/mini/data/imdb/manifest.json"
+    assert project.run("--", manifest).code == 0
+    assert project.plan(manifest).names == set()
+    os.utime(project.path(own))
+    assert project.plan(manifest).names == set()
+    frame.loc[0, "text"] = "A text that was put right."
+    frame.to_parquet(project.path(own))
+    assert project.plan(manifest).names == {"prepare_data"}

@@ -2,6 +2,8 @@
 
 
 rule prepare_data:
+    input:
+        files=PLANS.source_files,
     output:
         manifest=artefacts.DATA,
     params:

@@ -213,3 +213,20 @@ def test_a_window_pass_touches_window_tokens_only():
         )
     prepared.logits(Edits().perturbed(2, torch.zeros_like(hidden), hidden))
     assert seen == [(2, 12), (3, 12)]
+
+
+def test_blocks_traced_for_compilation_give_the_same_step():
+    """Traced and differentiated as for a GPU, run by the eager kernels; one compilation must serve all blocks."""
+    import torch._dynamo
+
+    model, batch = classifier("llama"), batch_of((19, 4, 11))
+    expected = reft_step(ReuseEngine(), model, batch, 6, 1, 3, "none")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    traced = torch.compile(type(model.family.block_list(model.base)[0]).forward, backend="aot_eager", fullgraph=True)
+    with model.blocks_run_by(traced):
+        found = reft_step(ReuseEngine(), model, batch, 6, 1, 3, "none")
+    torch.testing.assert_close(found.loss, expected.loss, rtol=0, atol=1e-10)
+    torch.testing.assert_close(found.gradients, expected.gradients, rtol=0, atol=1e-10)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 8
+    torch._dynamo.reset()
