@@ -8,14 +8,15 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from latreft.engine.interface import Engine
 from latreft.models.batch import Example
 from latreft.models.classifier import Classifier
 from latreft.models.tokenisation import TextTokenizer
 from latreft.settings import Settings
-from latreft.training import Batches, Checkpoint, Progress, Summary, steps_of
+from latreft.training import Batches, Checkpoint, Losses, Progress, Summary, steps_of
+from latreft.training import train as run_training
 
 Kind = Literal["none", "reft", "lora", "full"]
 
@@ -58,6 +59,26 @@ class Training:
     def steps(self, settings: AdversarialSettings) -> int:
         """Optimiser steps of the whole training."""
         return steps_of(min(settings.examples, len(self.examples)), settings.batch_size, settings.epochs)
+
+    def fit(
+        self,
+        trained: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        losses_at: Callable[[int], Losses],
+        settings: AdversarialSettings,
+        batches: Batches,
+    ) -> Summary:
+        """Descend on ``losses_at`` for the whole training, resumably; see :func:`latreft.training.train`."""
+        return run_training(
+            trained,
+            optimizer,
+            losses_at,
+            self.steps(settings),
+            checkpoint=self.checkpoint,
+            progress=self.progress,
+            max_gradient_norm=settings.max_gradient_norm,
+            names_at=batches.names,
+        )
 
     def generator(self, step: int) -> torch.Generator:
         """Random numbers of one step, on the CPU: the same on every device, and after a resume."""

@@ -15,7 +15,6 @@ from latreft.models.adapter import add_lora, lora_weights
 from latreft.models.classifier import parameter_count
 from latreft.models.quantisation import quantise_backbone, wants_four_bits
 from latreft.training import Losses
-from latreft.training import train as run_training
 
 
 class Settings(AdversarialSettings):
@@ -62,16 +61,7 @@ def train(run: Training, settings: Settings) -> Trained:
 
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)
-    summary = run_training(
-        model,
-        optimizer,
-        losses_at,
-        run.steps(settings),
-        checkpoint=run.checkpoint,
-        progress=run.progress,
-        max_gradient_norm=settings.max_gradient_norm,
-        names_at=batches.names,
-    )
+    summary = run.fit(model, optimizer, losses_at, settings, batches)
     return Trained(
         kind="lora",
         weights=lora_weights(model),

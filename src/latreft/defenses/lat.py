@@ -13,7 +13,6 @@ from latreft.interventions import pgd
 from latreft.interventions.edits import Edits
 from latreft.models.classifier import parameter_count
 from latreft.training import Losses
-from latreft.training import train as run_training
 
 
 class Settings(AdversarialSettings):
@@ -58,16 +57,7 @@ def train(run: Training, settings: Settings) -> Trained:
         return Losses(total, batch.tokens.numel(), {"clean": clean.item(), "adversarial": adversarial.item()})
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
-    summary = run_training(
-        model,
-        optimizer,
-        losses_at,
-        run.steps(settings),
-        checkpoint=run.checkpoint,
-        progress=run.progress,
-        max_gradient_norm=settings.max_gradient_norm,
-        names_at=batches.names,
-    )
+    summary = run.fit(model, optimizer, losses_at, settings, batches)
     return Trained("full", full_weights(model), {}, summary, parameter_count(model))
 
 

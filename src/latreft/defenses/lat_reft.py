@@ -21,7 +21,6 @@ from latreft.interventions.reft import LoReFT, Start
 from latreft.interventions.surrogate import prune
 from latreft.models.classifier import Classifier, parameter_count
 from latreft.training import Losses
-from latreft.training import train as run_training
 
 
 class Settings(AdversarialSettings):
@@ -115,16 +114,7 @@ def train(run: Training, settings: Settings) -> Trained:
         return Losses(total, batch.tokens.numel(), {"clean": clean.item(), "adversarial": adversarial.item()})
 
     optimizer = torch.optim.AdamW(reft.parameter_groups(settings.weight_decay), lr=settings.learning_rate)
-    summary = run_training(  # line 8
-        reft,
-        optimizer,
-        losses_at,
-        run.steps(settings),
-        checkpoint=run.checkpoint,
-        progress=run.progress,
-        max_gradient_norm=settings.max_gradient_norm,
-        names_at=batches.names,
-    )
+    summary = run.fit(reft, optimizer, losses_at, settings, batches)  # line 8
     return Trained(
         kind="reft",
         weights=reft.weights(),

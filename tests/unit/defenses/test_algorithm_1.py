@@ -11,7 +11,7 @@ from unit.defenses.arms import arm, fresh, scores, settings
 from unit.models.tiny import FAMILIES, silenced
 
 from latreft.circuits.allocation import keep_mask, kept_neurons
-from latreft.defenses import lat_reft
+from latreft.defenses import base, lat_reft
 
 STEP = 1
 
@@ -28,7 +28,7 @@ def own_step(monkeypatch, model, chosen, step):
         caught["losses"].total.backward()
         raise Stop
 
-    monkeypatch.setattr(lat_reft, "run_training", instead)
+    monkeypatch.setattr(base, "run_training", instead)
     run = arm(model, scores(model.family.name, model.dtype))
     with pytest.raises(Stop):
         lat_reft.train(run, chosen)

@@ -10,11 +10,12 @@ from safetensors.torch import load_file, save_file
 from unit.defenses.arms import SETTINGS, arm, fresh, train
 from unit.models.tiny import FAMILIES
 
-from latreft.defenses import lat_reft
+from latreft.defenses import base
 from latreft.defenses.saved import WEIGHTS, load, save
 from latreft.engine.interface import Defended, predict
 from latreft.engine.reference import ReferenceEngine
 from latreft.interventions.edits import ReftEdit
+from latreft.interventions.reft import LoReFT
 from latreft.models.batch import collate
 
 ENGINE = ReferenceEngine()
@@ -27,9 +28,15 @@ def logits(defended: Defended) -> torch.Tensor:
 def saved(method: str, folder, name: str = "llama"):
     """Train and save; the manifest, and the defense as it was in memory."""
     model, kept = fresh(name), {}
-    real = lat_reft.run_training
+    real = base.run_training
+
+    def spy(module, *args, **kwargs):
+        if isinstance(module, LoReFT):
+            kept["reft"] = module
+        return real(module, *args, **kwargs)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lat_reft, "run_training", lambda reft, *a, **k: kept.update(reft=reft) or real(reft, *a, **k))
+        patch.setattr(base, "run_training", spy)
         trained = train(method, model)
     manifest = folder / "manifest.json"
     save(trained, manifest, classifier_sha256="c" * 64)

@@ -144,16 +144,16 @@ def test_lat_reft_records_the_surrogates_parameters():
 
 
 def test_lat_reft_keeps_the_rotation_orthonormal_and_decays_only_the_rest(monkeypatch):
-    from latreft.defenses import lat_reft
+    from latreft.defenses import base
 
     groups = []
-    real = lat_reft.run_training
+    real = base.run_training
 
     def spy(trained, optimizer, *args, **kwargs):
         groups.extend((len(g["params"]), g["weight_decay"]) for g in optimizer.param_groups)
         return real(trained, optimizer, *args, **kwargs)
 
-    monkeypatch.setattr(lat_reft, "run_training", spy)
+    monkeypatch.setattr(base, "run_training", spy)
     rotation = train("lat_reft", changes={"weight_decay": 0.5, "epochs": 20}).weights["rotation"]
     assert groups == [(2, 0.5), (1, 0.0)]
     torch.testing.assert_close(rotation.T @ rotation, torch.eye(4), rtol=0, atol=1e-5)
