@@ -110,28 +110,26 @@ def interleaved(
     return {key: Timing(times[key], counts[key] / 1e12, peaks[key]) for key in runs}
 
 
-def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 8192, repeats: int = 20) -> float:
-    """FLOP/s of one large matrix product."""
-    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+def _seconds_a_call(run: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Mean seconds of ``run`` over ``repeats`` calls in a row, after three to warm up."""
     for _ in range(3):
-        left @ right
+        run()
     _synchronize(device)
     began = time.perf_counter()
     for _ in range(repeats):
-        left @ right
+        run()
     _synchronize(device)
-    return 2 * size**3 * repeats / (time.perf_counter() - began)
+    return (time.perf_counter() - began) / repeats
+
+
+def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 8192, repeats: int = 20) -> float:
+    """FLOP/s of one large matrix product."""
+    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    return 2 * size**3 / _seconds_a_call(lambda: left @ right, device, repeats)
 
 
 def bandwidth(device: torch.device, gib: float = 4.0, repeats: int = 20) -> float:
     """Bytes/s read by a reduction over ``gib`` GiB of weights."""
     data = torch.ones(max(1, int(gib * 2**29) // 8192), 8192, device=device, dtype=torch.bfloat16)
     vector = torch.ones(8192, 1, device=device, dtype=torch.bfloat16)
-    for _ in range(3):
-        data @ vector
-    _synchronize(device)
-    began = time.perf_counter()
-    for _ in range(repeats):
-        data @ vector
-    _synchronize(device)
-    return data.numel() * 2 * repeats / (time.perf_counter() - began)
+    return data.numel() * 2 / _seconds_a_call(lambda: data @ vector, device, repeats)
