@@ -3,8 +3,8 @@
     python benchmarks/step_cost.py --models Pythia-1.4B Llama-3.1-8B --out published/bench/step_cost.csv
 
 Random weights in the exact public shapes, bfloat16. A step is its passes, forward and backward; the optimiser's update
-of all weights (fine-tuning, LAT) is left out for every method alike. Rows of models that are measured anew replace
-their old ones in the file.
+of all weights (fine-tuning, LAT) is left out for every method alike. Rows that are measured anew replace their old ones
+in the file. ``--free`` measures without deterministic kernels: the price of determinism is the ratio of the two.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def limit_ms(name: str, size: int, tokens: int, rate: float, bytes_per_second: f
 
 
 Runs = dict[tuple[str, str], Step]
-KEY = ["model", "method", "engine", "surrogate", "batch", "compiled"]
+KEY = ["model", "method", "engine", "surrogate", "batch", "compiled", "deterministic"]
 
 
 @dataclass
@@ -144,25 +144,30 @@ class Bench:
             row = {"device": device_name(self.device), "torch": torch.__version__, "model": self.name, "method": method}
             row |= {"engine": engine, "surrogate": surrogate, "batch": size, "tokens": self.args.tokens}
             row |= {"window": self.args.window, "compiled": self.args.compiled and engine == "reuse"}
+            row |= {"deterministic": not self.args.free}
             rows.append(row | timing.columns())
             print(rows[-1], flush=True)
         write_text(self.args.out, merged(self.args.out, rows, KEY))
 
+    def surrogate(self) -> Classifier:
+        """A quarter of all neurons cut, by random scores: layers differ in width, as they do by ActGrad."""
+        scores = {"act_grad": torch.rand(self.model.layers, SHAPES[self.name].mlp_width, dtype=torch.float64)}
+        return prune(self.model, kept_neurons(keep_mask("act_grad", scores, PRUNED, 0)))
+
     def lat_reft(self) -> None:
         """Every surrogate by both engines at the first batch size, by reuse alone at the others: full passes need more
         memory than there is."""
-        scores = {"act_grad": torch.rand(self.model.layers, SHAPES[self.name].mlp_width, dtype=torch.float64)}
-        pruned = prune(self.model, kept_neurons(keep_mask("act_grad", scores, PRUNED, 0)))
         for size in self.args.batch:
             batch = self.batch(size)
             for surrogate in self.args.surrogates:
+                pruned = self.model if surrogate == "none" else self.surrogate()
                 runs: Runs = {}
                 for label, engine in self.engines().items():
                     if label == "reuse" or size == self.args.batch[0]:
                         step = lat_reft_step(engine, self.model, batch, self.name, self.args.window, surrogate, pruned)
                         runs[label, surrogate] = step
                 self.record("lat_reft", size, runs)
-                del runs
+                del runs, pruned
                 gc.collect()
 
     def lat(self) -> None:
@@ -215,21 +220,18 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--compiled", action="store_true", help="compile the blocks of the reuse engine's passes")
+    parser.add_argument("--free", action="store_true", help="let torch choose kernels that are not deterministic")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--surrogates", nargs="+", default=["none", "exact", "window"])
     parser.add_argument("--out", type=Path, default=Path("published/bench/step_cost.csv"))
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    deterministic()
+    if not args.free:
+        deterministic()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     scale = (8192, 4.0) if device.type == "cuda" else (256, 0.01)
     rate, read = matrix_rate(device, dtype, scale[0]), bandwidth(device, scale[1])
-    limits = []
     for name in args.models:
-        bench = Bench(name, args, device, random_classifier(name, device, dtype))
-        for method in METHODS:
-            if method in args.methods:
-                getattr(bench, method)()
         limits = [
             {
                 "device": device_name(device),
@@ -244,6 +246,10 @@ def main() -> None:
         ]
         path = args.out.with_name("step_limit.csv")
         write_text(path, merged(path, limits, ["model", "batch"]))
+        bench = Bench(name, args, device, random_classifier(name, device, dtype))
+        for method in METHODS:
+            if method in args.methods:
+                getattr(bench, method)()
         del bench
         gc.collect()
         if device.type == "cuda":

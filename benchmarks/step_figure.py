@@ -22,7 +22,7 @@ def rows_of(costs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
 
     Raises ``ValueError`` where rows of two devices would stand side by side.
     """
-    chosen = costs[(costs["method"] == "lat_reft") & (costs["surrogate"] == "none")]
+    chosen = costs[(costs["method"] == "lat_reft") & (costs["surrogate"] == "none") & costs["deterministic"]]
     both = chosen.groupby(["model", "batch"])["engine"].transform("nunique") == 2
     chosen = chosen[both].merge(limits[["model", "batch", "limit_ms"]], on=["model", "batch"], how="left")
     if chosen["device"].nunique() > 1:

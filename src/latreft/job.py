@@ -71,10 +71,14 @@ class Job:
         return ProgressReport(label, unit, log=self.log_path)
 
     def precision(self) -> Any:
-        """Mixed precision, where the scale asks for it."""
+        """Mixed precision, where the scale asks for it.
+
+        Without autocast's cache: it would keep the first step's rounded weights for the whole training, and a captured
+        graph would read them after they are gone.
+        """
         if self.runtime.autocast is None:
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=getattr(torch, self.runtime.autocast))
+        return torch.autocast(self.device.type, dtype=getattr(torch, self.runtime.autocast), cache_enabled=False)
 
     def cost(self) -> dict[str, Any]:
         """Seconds, peak memory and device of this job so far."""

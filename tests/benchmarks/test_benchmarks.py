@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 STEP = ["device", "torch", "model", "method", "engine", "surrogate", "batch", "tokens", "window", "compiled",
-        "ms_min", "ms_median", "ms_max", "tflop", "peak_gib"]  # fmt: skip
+        "deterministic", "ms_min", "ms_median", "ms_max", "tflop", "peak_gib"]  # fmt: skip
 ATTACK = ["device", "torch", "model", "attack", "compiled", "engine", "content_tokens", "suffix_tokens", "candidates",
           "ms_min", "ms_median", "ms_max", "peak_gib"]  # fmt: skip
 
@@ -70,7 +70,7 @@ def test_rows_of_two_devices_are_not_drawn_together(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from step_figure import rows_of
 
-    row = {"method": "lat_reft", "surrogate": "none", "model": "m", "batch": 8}
+    row = {"method": "lat_reft", "surrogate": "none", "model": "m", "batch": 8, "deterministic": True}
     costs = pd.DataFrame([row | {"engine": "reference", "device": "one"}, row | {"engine": "reuse", "device": "two"}])
     with pytest.raises(ValueError, match="several devices"):
         rows_of(costs, pd.DataFrame([{"model": "m", "batch": 8, "limit_ms": 1.0}]))

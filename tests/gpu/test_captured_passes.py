@@ -141,3 +141,61 @@ def test_captured_attacks_choose_the_eager_suffixes(name, defended):
             for engine in engines
         ]  # fmt: skip
         assert found[0] == found[1] == found[2], seed
+
+
+def train_all(engine, model, *, steps: int, whole: bool) -> list[torch.Tensor]:
+    """All weights trained in mixed precision, as LAT (the window's states perturbed) or CAT (all embeddings) do."""
+    model.requires_grad_(True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+        for step in range(steps):
+            batch = ragged_batch(step)
+            window, layer = (batch.length, 0) if whole else (WINDOW, 2)
+            prepared = engine.prepare(model, batch, window)
+            start = torch.zeros(len(batch), prepared.mask.shape[1], WIDTH, device="cuda")
+            delta = prepared.ascend(
+                Edits(), layer, None, start, batch.labels, Ball("l2_token", 0.5), steps=6, step_size=0.1
+            )
+            loss = F.cross_entropy(prepared.training_logits(Edits()), batch.labels)
+            loss = loss + F.cross_entropy(prepared.training_logits(Edits().perturbed(layer, delta)), batch.labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def ragged_batch(step: int):
+    """Eight texts of 20 to 300 tokens."""
+    generator = torch.Generator().manual_seed(step)
+    lengths = torch.randint(20, 300, (8,), generator=generator).tolist()
+    draw = lambda length: tuple(torch.randint(3, VOCABULARY, (length,), generator=generator).tolist())  # noqa: E731
+    return collate([Example(f"e{i}", draw(length), i % 2) for i, length in enumerate(lengths)]).to("cuda")
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["lat", "cat"])
+def test_two_trainings_of_all_weights_are_bit_identical(whole):
+    runs = [train_all(ReuseEngine(), classifier("llama", torch.float32), steps=20, whole=whole) for _ in range(2)]
+    worst = max((one - other).abs().max().item() for one, other in zip(*runs, strict=True))
+    moved = max(
+        (a - b).abs().max().item()
+        for a, b in zip(runs[0], classifier("llama", torch.float32).parameters(), strict=True)
+    )
+    print(f"{'CAT' if whole else 'LAT'}: two trainings of 20 steps differ by {worst:.1e}, weights moved by {moved:.1e}")
+    assert worst == 0.0
+    assert moved > 1e-3
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt_neox"])
+def test_captured_full_passes_are_the_references(name):
+    model = classifier(name, torch.float32)
+    engine = ReuseEngine()
+    for step in range(4):
+        batch = ragged_batch(step)
+        start = torch.zeros(len(batch), batch.length, WIDTH, device="cuda")
+        found, expected = (
+            one.prepare(model, batch, batch.length).ascend(
+                Edits(), 0, None, start, batch.labels, Ball("l2_token", 0.5), steps=4, step_size=0.2
+            )
+            for one in (engine, ReferenceEngine())
+        )
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)

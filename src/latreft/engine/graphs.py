@@ -69,9 +69,14 @@ def flatten(edits: Sequence[Edits]) -> tuple[Form, list[Tensor]] | None:
     return tuple(form), tensors
 
 
+def moved_by(form: Form) -> int:
+    """How many of a form's tensors are perturbations and their centres: the first ones."""
+    return sum(1 + perturbation[1] for _, perturbation, _ in form if perturbation is not None)
+
+
 def unflatten(form: Form, tensors: Sequence[Tensor]) -> list[Edits]:
     """The edits of a form, made of other tensors."""
-    count = sum(1 + perturbation[1] for _, perturbation, _ in form if perturbation is not None)
+    count = moved_by(form)
     moving, fixed = iter(tensors[:count]), tensors[count:]
 
     def intervention_of(place: int) -> Callable[[Tensor], Tensor]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from latreft.engine.graphs import (
     Form,
@@ -16,6 +18,7 @@ from latreft.engine.graphs import (
     capture,
     capturing_is_possible,
     flatten,
+    moved_by,
     rounded,
     unflatten,
 )
@@ -147,6 +150,18 @@ class ReusePrepared:
             twin.fill(self)
         return twin
 
+    def _whole_twin(self) -> WholeTwin | None:
+        """The fixed-place twin of full passes; None where nothing can be captured, or arithmetic is what takes time."""
+        graphs, room = self.tools.graphs, rounded(self.batch.length)
+        if graphs is None or self.prefix_of is not None or not capturing_is_possible(self.model.device):
+            return None
+        if len(self.batch) * room * self.model.width > LAUNCH_BOUND:
+            return None
+        key = ("whole", id(self.model), len(self.batch), room)
+        twin = graphs.once(key, self.model, lambda: WholeTwin(self.model, self.batch, graphs, room))
+        twin.fill(self.batch)
+        return twin
+
     def _start_state(self, start: int, edits: Sequence[Edits]) -> Tensor:
         """The clean state of the lowest edited layer; a surrogate's is not run where all edits replace it."""
         replaced = [
@@ -171,9 +186,11 @@ class ReusePrepared:
         steps: int,
         step_size: float,
     ) -> Tensor:
-        if (full := self._full([defended.perturbed(layer, start, base)])) is not None:
-            return full.ascend(defended, layer, base, start, labels, ball, steps=steps, step_size=step_size)
         flat = flatten([defended.perturbed(layer, start, base)])
+        if (full := self._full([defended.perturbed(layer, start, base)])) is not None:
+            if flat is not None and (whole := self._whole_twin()) is not None:
+                return whole.graphed_ascent(*flat, labels, ball, steps=steps, step_size=step_size)
+            return full.ascend(defended, layer, base, start, labels, ball, steps=steps, step_size=step_size)
         if flat is not None and (twin := self._twin()) is not None:
             return twin.graphed_ascent(*flat, labels, ball, steps=steps, step_size=step_size)
 
@@ -233,22 +250,87 @@ class Twin(ReusePrepared):
         self, form: Form, tensors: list[Tensor], labels: Tensor, ball: pgd.Ball, *, steps: int, step_size: float
     ) -> Tensor:
         """K replays of one PGD step; the first of ``tensors`` is the start."""
+        run = partial(replay_ascent, self.graphs, self._key("ascent", form, ball, step_size), self)
+        return run(
+            lambda inputs: self._logits_each(*unflatten(form, inputs))[0],
+            tensors, labels, self.mask, ball, steps=steps, step_size=step_size,
+        )  # fmt: skip
 
-        def function(delta: Tensor, fixed_labels: Tensor, *rest: Tensor) -> Tensor:
-            def loss_of(moved: Tensor) -> Tensor:
-                return losses_of(self._logits_each(*unflatten(form, [moved, *rest]))[0], fixed_labels)
 
-            delta.copy_(pgd.step(loss_of, delta.detach().clone(), self.mask, ball, step_size))
-            return delta
+LAUNCH_BOUND = 2**22
+"""Hidden states' elements of a full pass up to which launching its kernels takes longer than running them."""
 
-        delta, *rest = tensors
-        inputs = [ball.project(delta.detach() * self.mask[..., None]), labels, *(t.detach() for t in rest)]
-        key = self._key("ascent", form, ball, step_size)
-        step = self.graphs.once(key, self, lambda: capture(function, inputs, self.graphs.pool))
-        step(*inputs)
-        for _ in range(steps - 1):
-            step.graph.replay()
-        return step.output.clone()
+
+class WholeTwin:
+    """A batch in a fixed place, rounded up to ``room`` positions by padding, on which full passes are captured."""
+
+    def __init__(self, model: Classifier, like: Batch, graphs: Graphs, room: int):
+        shape = (len(like), room)
+        device = model.device
+        tokens, mask = (
+            torch.zeros(shape, dtype=torch.long, device=device),
+            torch.zeros(shape, dtype=torch.bool, device=device),
+        )
+        self.batch = Batch(tokens, mask, torch.zeros_like(tokens[:, 0]))
+        self.full = FullPrepared(model, self.batch, room)
+        self.graphs, self.length = graphs, room
+
+    def fill(self, batch: Batch) -> None:
+        """Take the place of ``batch``; shorter ones are padded on the left."""
+        self.length = batch.length
+        for fixed, given in ((self.batch.tokens, batch.tokens), (self.batch.mask, batch.mask)):
+            fixed.zero_()
+            fixed[:, -self.length :].copy_(given)
+
+    def _wide(self, tensor: Tensor) -> Tensor:
+        """Perturbations or states [B, T, D] with zeros for the padding."""
+        return F.pad(tensor, (0, 0, self.batch.length - self.length, 0))
+
+    def graphed_ascent(
+        self, form: Form, tensors: list[Tensor], labels: Tensor, ball: pgd.Ball, *, steps: int, step_size: float
+    ) -> Tensor:
+        """K replays of one PGD step; the first of ``tensors`` is the start."""
+        wide = [self._wide(t) if i < moved_by(form) else t for i, t in enumerate(tensors)]
+        run = partial(replay_ascent, self.graphs, ("whole ascent", id(self), form, ball, step_size), self)
+        delta = run(
+            lambda inputs: self.full.logits(unflatten(form, inputs)[0]),
+            wide, labels, self.batch.mask, ball, steps=steps, step_size=step_size,
+        )  # fmt: skip
+        return delta[:, -self.length :]
+
+
+def replay_ascent(
+    graphs: Graphs,
+    key: Hashable,
+    owner: object,
+    logits_of: Callable[[Sequence[Tensor]], Tensor],
+    tensors: Sequence[Tensor],
+    labels: Tensor,
+    mask: Tensor,
+    ball: pgd.Ball,
+    *,
+    steps: int,
+    step_size: float,
+) -> Tensor:
+    """:func:`latreft.interventions.pgd.ascend` by one captured step, replayed; the first of ``tensors`` is the start.
+
+    ``logits_of`` [B, 2] of all ``tensors`` must read nothing else that changes between calls with one ``key``.
+    """
+
+    def function(delta: Tensor, fixed_labels: Tensor, *rest: Tensor) -> Tensor:
+        def loss_of(moved: Tensor) -> Tensor:
+            return losses_of(logits_of([moved, *rest]), fixed_labels)
+
+        delta.copy_(pgd.step(loss_of, delta.detach().clone(), mask, ball, step_size))
+        return delta
+
+    delta, *rest = tensors
+    inputs = [ball.project(delta.detach() * mask[..., None]), labels, *(t.detach() for t in rest)]
+    step = graphs.once(key, owner, lambda: capture(function, inputs, graphs.pool))
+    step(*inputs)
+    for _ in range(steps - 1):
+        step.graph.replay()
+    return step.output.clone()
 
 
 def lowest(model: Classifier, edits: Sequence[Edits]) -> int:

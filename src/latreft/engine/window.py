@@ -46,8 +46,11 @@ class Tools:
 
     @contextmanager
     def compiling(self, model: Classifier) -> Iterator[Classifier]:
-        """Within the context the model's blocks run compiled, where the engine has a compiler and nothing counts FLOPs."""
-        use = self.compiler is not None and capturing_is_possible(model.device)
+        """Within the context the model's blocks run compiled, where the engine has a compiler and nothing counts FLOPs.
+
+        A surrogate's blocks differ in width, and each would be compiled on its own for minutes: they are captured only.
+        """
+        use = self.compiler is not None and model.kept is None and capturing_is_possible(model.device)
         with model.blocks_run_by(self.compiler.run_of(model) if use and self.compiler else None):
             yield model
 

@@ -8,8 +8,9 @@ from unit.models.tiny import FAMILIES, LAYERS, NEURONS, WIDTH, classifier, examp
 
 from latreft.cost import shapes
 from latreft.engine.reference import ReferenceEngine
+from latreft.interventions import surrogate as surrogate_module
 from latreft.interventions.edits import Edits, Perturbation
-from latreft.interventions.surrogate import prune
+from latreft.interventions.surrogate import prune, room_for
 from latreft.models.batch import collate
 from latreft.models.classifier import parameter_count
 
@@ -100,3 +101,23 @@ def test_an_emptied_surrogate_can_be_attacked(name):
     (gradient,) = torch.autograd.grad(prepared.logits(Edits(Perturbation(1, delta))).sum(), delta)
     assert gradient.isfinite().all()
     assert gradient.abs().max() > 0
+
+
+@pytest.mark.parametrize(("kept", "width", "room"), [(0, 1024, 0), (1, 1024, 64), (64, 1024, 64), (1000, 1030, 1024),
+                                                      (1030, 1030, 1030), (7, 1023, 7)])  # fmt: skip
+def test_slices_of_a_wide_block_are_rounded_up_within_it(kept, width, room):
+    assert room_for(kept, width) == room
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_zeros_that_round_a_slice_up_change_nothing(name, monkeypatch):
+    model = classifier(name)
+    batch = collate(examples([9, 4, 7]))
+    exact = [prune(model, kept)(batch) for kept in KEPT.values()]
+    monkeypatch.setattr(surrogate_module, "WIDE", 8)
+    monkeypatch.setattr(surrogate_module, "STEP", 5)
+    for kept, expected in zip(KEPT.values(), exact, strict=True):
+        rounded = prune(model, kept)
+        torch.testing.assert_close(rounded(batch), expected, rtol=1e-12, atol=1e-12)
+    widths = {model.family.neuron_layers(b)[1].in_features for b in model.family.block_list(rounded.base)}
+    assert widths == {NEURONS}
