@@ -3,13 +3,14 @@
     python benchmarks/attack_cost.py --models Pythia-1.4B Llama-3.1-8B --out published/bench/attack_cost.csv
 
 ``candidates``: the losses of one round's candidates. ``gradient``: one gradient of the attacked tokens. ``gcg``: whole
-attacks at the paper's strength on ``--examples`` contents of many lengths.
+attacks at the paper's strength on ``--examples`` contents of many lengths, one by one and several in flight.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from common import SHAPES, device_name, interleaved, random_classifier
 from step_cost import LAYERS, merged
 
 from latreft.attacks import gcg
+from latreft.attacks.together import run_together
 from latreft.determinism import deterministic
 from latreft.engine.interface import Defended, Engine
 from latreft.engine.reference import ReferenceEngine
@@ -68,20 +70,28 @@ def measure(name: str, args: argparse.Namespace, device: torch.device) -> list[d
         )
         lengths = torch.linspace(min(100, args.content), args.content, args.examples).long().tolist()
 
-        def attack_all(engine: Engine) -> None:
-            for seed, length in enumerate(lengths):
-                gcg.attack(
-                    engine.search(defended, content_of(length, vocabulary, seed), length, 0, args.candidates),
-                    label=0, allowed=allowed, encode=lambda text: (5,), settings=settings, survives=None,
-                    generator=torch.Generator().manual_seed(seed),
-                )  # fmt: skip
+        def attack_all(engine: Engine, together: int) -> None:
+            for members in engine.groups(defended, [(length, length) for length in lengths], together):
+                searches = [
+                    engine.search(defended, content_of(lengths[i], vocabulary, i), lengths[i], 0, args.candidates)
+                    for i in members
+                ]
+                attacks = [
+                    partial(
+                        gcg.attack, label=0, allowed=allowed, encode=lambda text: (5,), settings=settings,
+                        survives=None, generator=torch.Generator().manual_seed(i),
+                    )
+                    for i in members
+                ]  # fmt: skip
+                if len(members) == 1:
+                    attacks[0](searches[0])
+                else:
+                    run_together(engine.group(searches, settings.tokens, together), attacks)
 
-        whole = {"reuse": lambda: attack_all(engines["reuse"])}
-        record(
-            f"gcg_{args.examples}_examples",
-            interleaved(whole, device, repeats=3, warm_ups=1, flops=False),
-            args.content,
-        )
+        for together in (1, settings.in_flight):
+            whole = {"reuse": partial(attack_all, engines["reuse"], together)}
+            timings = interleaved(whole, device, repeats=3, warm_ups=1, flops=False)
+            record(f"gcg_{args.examples}_examples_{together}_in_flight", timings, args.content)
     return rows
 
 

@@ -86,8 +86,8 @@ def perturbed_step(engine: Engine, model: Classifier, batch: Batch, layer: int, 
         prepared = engine.prepare(model, batch, window)
         start = torch.zeros(len(batch), window, model.width, dtype=model.dtype, device=model.device)
         delta = prepared.ascend(Edits(), layer, None, start, batch.labels, ball, steps=steps, step_size=0.2)
-        F.cross_entropy(prepared.training_logits(Edits()), batch.labels).backward()
-        F.cross_entropy(prepared.training_logits(Edits().perturbed(layer, delta)), batch.labels).backward()
+        for edits in (Edits(), Edits().perturbed(layer, delta)):
+            F.cross_entropy(prepared.training_logits(edits)[0], batch.labels).backward()
         model.zero_grad(set_to_none=True)
 
     return step
@@ -226,8 +226,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("published/bench/step_cost.csv"))
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not args.free:
-        deterministic()
+    deterministic(not args.free)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     scale = (8192, 4.0) if device.type == "cuda" else (256, 0.01)
     rate, read = matrix_rate(device, dtype, scale[0]), bandwidth(device, scale[1])

@@ -36,7 +36,7 @@ def main(snakemake: "Snakemake") -> None:
             job.engine,
             defended,
             tokenizer,
-            load_split(snakemake.input.data, "attack"),
+            load_split(snakemake.input.data, settings.split),
             params.attack,
             settings,
             params.max_length,

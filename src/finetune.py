@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from latreft.cli import one_line_errors
 from latreft.data.prepared import load_split
 from latreft.files import fingerprint, sha256
+from latreft.interventions.edits import Edits
 from latreft.job import provenance, start
 from latreft.models.classifier import Classifier, parameter_count
 from latreft.models.loading import load_base, save_classifier
@@ -42,7 +43,8 @@ def main(snakemake: "Snakemake") -> None:
 
         def losses_at(step: int) -> Losses:
             batch = batches.at(step)
-            return Losses(F.cross_entropy(model(batch), batch.labels), batch.tokens.numel())
+            (logits,) = job.engine.prepare(model, batch, 1).training_logits(Edits())
+            return Losses(F.cross_entropy(logits, batch.labels), batch.tokens.numel())
 
         accumulate = settings["accumulate"]
         optimizer = torch.optim.AdamW(

@@ -7,10 +7,13 @@ import os
 import torch
 
 
-def deterministic() -> None:
-    """Ask torch for deterministic kernels, where it has them; without the debugging aid that fills new memory."""
+def deterministic(wanted: bool = True) -> None:
+    """Have torch use deterministic kernels only; an operation without one is an error of torch's that names it.
+
+    A mere warning would not do: attention's backward pass then stays with atomic additions. Without the debugging aid
+    that fills new memory. Not ``wanted``: any kernels.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(wanted)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cuda.enable_cudnn_sdp(False)  # its backward is deterministic only without warn_only
     torch.backends.cudnn.benchmark = False

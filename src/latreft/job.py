@@ -36,6 +36,7 @@ class Runtime:
     compiled: bool
     autocast: str | None
     threads: int
+    deterministic: bool = True
 
 
 ENGINES: dict[str, Callable[[Runtime], Engine]] = {
@@ -115,7 +116,7 @@ def start(runtime: Mapping[str, Any], log: str | None = None) -> Iterator[Job]:
         log_path.write_text("", encoding="utf-8")
     torch.set_num_threads(settings.threads)
     disable_progress_bar()
-    deterministic()
+    deterministic(settings.deterministic)
     with ExitStack() as stack:
         use_gpu = settings.device == "cuda" or (settings.device == "auto" and bool(visible_cards()))
         if use_gpu:

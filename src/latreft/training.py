@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,6 +177,13 @@ def _restore_random(state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
+def own_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Copy gradients to memory of their own: a captured backward pass gives the same memory each time."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.clone()
+
+
 def train(
     trained: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -264,6 +271,8 @@ def train(
                     if not math.isfinite(value):
                         fail("loss", value, step, [part])
                     (losses.total / accumulate).backward()
+                    if part == 0 < accumulate - 1:
+                        own_gradients(parameters.values())
                     for name, item in {"loss": value, **losses.values}.items():
                         values[name] = values.get(name, 0.0) + item / accumulate
                     flop_tokens += losses.tokens if step == 0 else 0

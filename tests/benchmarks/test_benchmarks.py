@@ -61,7 +61,8 @@ def test_rows_measured_anew_replace_their_old_ones(tmp_path):
     rows = pd.read_csv(out)
     assert list(rows.columns) == ATTACK
     assert sorted(zip(rows["attack"], rows["engine"], strict=True)) == [
-        ("candidates", "reference"), ("candidates", "reuse"), ("gcg_2_examples", "reuse"),
+        ("candidates", "reference"), ("candidates", "reuse"),
+        ("gcg_2_examples_1_in_flight", "reuse"), ("gcg_2_examples_8_in_flight", "reuse"),
         ("gradient", "reference"), ("gradient", "reuse"),
     ]  # fmt: skip
 

@@ -6,6 +6,7 @@ Run with ``pytest tests/gpu -s`` on a machine with a CUDA device; skipped elsewh
 from __future__ import annotations
 
 import os
+from functools import partial
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
@@ -13,7 +14,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from latreft import determinism
 from latreft.attacks import gcg
+from latreft.attacks.together import run_together
 from latreft.engine.interface import Defended
 from latreft.engine.reference import ReferenceEngine
 from latreft.engine.reuse import ReuseEngine
@@ -30,11 +33,11 @@ WIDTH, LAYERS, NEURONS, VOCABULARY, WINDOW = 256, 6, 512, 1000, 20
 
 
 @pytest.fixture(autouse=True)
-def deterministic():
-    torch.use_deterministic_algorithms(True, warn_only=True)
+def deterministic_kernels():
+    determinism.deterministic()
     torch.backends.cuda.matmul.allow_tf32 = False
     yield
-    torch.use_deterministic_algorithms(False)
+    determinism.deterministic(False)
 
 
 def classifier(name: str, dtype: torch.dtype) -> Classifier:
@@ -156,8 +159,8 @@ def train_all(engine, model, *, steps: int, whole: bool) -> list[torch.Tensor]:
             delta = prepared.ascend(
                 Edits(), layer, None, start, batch.labels, Ball("l2_token", 0.5), steps=6, step_size=0.1
             )
-            loss = F.cross_entropy(prepared.training_logits(Edits()), batch.labels)
-            loss = loss + F.cross_entropy(prepared.training_logits(Edits().perturbed(layer, delta)), batch.labels)
+            logits = prepared.training_logits(Edits(), Edits().perturbed(layer, delta))
+            loss = F.cross_entropy(logits[0], batch.labels) + F.cross_entropy(logits[1], batch.labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -199,3 +202,33 @@ def test_captured_full_passes_are_the_references(name):
             for one in (engine, ReferenceEngine())
         )
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("defended", [False, True])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt_neox"])
+def test_attacks_in_flight_choose_the_references_suffixes(name, defended):
+    model = classifier(name, torch.float32)
+    reft = LoReFT(WIDTH, 16, start="random", seed=1).to("cuda").requires_grad_(False)
+    target = Defended(model, ReftEdit(3, reft), WINDOW) if defended else Defended(model)
+    settings = gcg.Settings(rounds=4, top_k=64, candidates=48, start="random")
+    lengths = [20, 35, 60, 50, 130, 150, 131, 140]
+    engine, reference, found, expected = ReuseEngine(), ReferenceEngine(), {}, {}
+
+    def attack(search, seed):
+        return gcg.attack(
+            search, label=seed % 2, allowed=torch.ones(VOCABULARY, dtype=torch.bool), encode=lambda text: (5,),
+            generator=torch.Generator().manual_seed(seed), settings=settings, survives=None,
+        ).tokens  # fmt: skip
+
+    for members in engine.groups(target, [(length, length) for length in lengths], 4):
+        contents = {
+            i: tuple(torch.randint(3, VOCABULARY, (lengths[i],), generator=torch.Generator().manual_seed(i)).tolist())
+            for i in members
+        }
+        searches = [engine.search(target, contents[i], lengths[i], i % 2, 128) for i in members]
+        assert len(members) > 1
+        together = run_together(engine.group(searches, 10, 4), [partial(attack, seed=i) for i in members])
+        found.update(zip(members, together, strict=True))
+        for i in members:
+            expected[i] = attack(reference.search(target, contents[i], lengths[i], i % 2, 128), i)
+    assert found == expected

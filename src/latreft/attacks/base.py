@@ -39,11 +39,16 @@ class AttackSettings(Settings):
     """N, the attacked tokens."""
     batch_size: int = Field(default=128, ge=1)
     """Candidates that run together at most; the result does not depend on it."""
+    in_flight: int = Field(default=8, ge=1)
+    """Examples that are attacked together at most, where one does not fill the GPU; the result does not depend on it but
+    for rounding."""
     stop_at_flip: bool = False
     require_round_trip: bool = False
     """Only candidates that survive decode → encode are run, and only they count as a success."""
+    split: Literal["attack", "tuning"] = "attack"
+    """Whose texts are attacked: those that are reported, or those that settings are chosen on."""
     examples: int | None = Field(default=None, ge=1)
-    """How many rows of the attack split are attacked, from its beginning; all of them by default."""
+    """How many rows of the split are attacked, from its beginning; all of them by default."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -24,6 +25,8 @@ class Settings(AttackSettings):
     """Substitutions that are run in each round."""
     start: str = "!"
     """A text that is one token, repeated N times; or ``random``: N tokens drawn for each example."""
+    restarts: int = Field(default=0, ge=0)
+    """Further searches, each from N random tokens; the highest loss of all is reported."""
 
 
 def attack(
@@ -36,14 +39,53 @@ def attack(
     settings: Settings,
     survives: Survives | None = None,
 ) -> Found:
-    """Maximise one example's loss over N tokens; the best tokens of all rounds, the start included, are reported.
+    """Maximise one example's loss over N tokens by one search and ``restarts`` more; what came of the best is reported.
+
+    With ``stop_at_flip`` there is no further search after one that ended in a flip; with ``survives``, tokens that
+    survive count more than any that do not. Passes and rounds are those of all searches.
+    """
+    ends: list[End] = []
+    for number in range(1 + settings.restarts):
+        kind = settings.start if number == 0 else RANDOM
+        start = start_tokens(kind, settings.tokens, allowed, encode, generator, survives)  # [N]
+        ends.append(search_from(start, search, label, allowed, generator, settings, survives))
+        if settings.stop_at_flip and ends[-1].flipped:
+            break
+    best = max(ends, key=lambda end: (end.lasting, end.found.loss)).found
+    return replace(best, **{name: sum(getattr(end.found, name) for end in ends) for name in SPENT})
+
+
+RANDOM = "random"
+STARTS_DRAWN = 64
+"""Random starts among which one that survives decode → encode is looked for."""
+SPENT = ("iterations", "forwards", "backwards", "without_survivor")
+
+
+class End(NamedTuple):
+    """How one search ended: what it found, whether that survives decode → encode, whether it stopped at a flip."""
+
+    found: Found
+    lasting: bool
+    flipped: bool
+
+
+def search_from(
+    start: Tensor,
+    search: TokenSearch,
+    label: int,
+    allowed: Tensor,
+    generator: torch.Generator,
+    settings: Settings,
+    survives: Survives | None,
+) -> End:
+    """One search from ``start`` [N]: the best tokens of all rounds, the start included.
 
     The best candidate is taken even where it is worse than the present tokens. With ``survives``, the candidates that
     do not survive are dropped; a round without a survivor keeps its tokens and is counted. If nothing ever survives,
     the start is reported. A start that does not survive itself ("!!!!!!!!!!" is fewer tokens in many vocabularies)
     leaves few candidates that do: " !" is a better one then.
     """
-    current = start_tokens(settings, allowed, encode, generator)  # [N]
+    current = start
     _, loss, prediction = strongest(search, current[None])
     lasting = survives is None or bool(survives(current[None])[0])
     best, best_loss = current, loss
@@ -64,7 +106,8 @@ def attack(
         if loss > best_loss or not lasting:
             best, best_loss, lasting = current, loss, True
 
-    return Found(tuple(best.tolist()), best_loss, rounds, forwards, backwards=rounds, without_survivor=without_survivor)
+    found = Found(tuple(best.tolist()), best_loss, rounds, forwards, rounds, without_survivor)
+    return End(found, lasting, lasting and prediction != label)
 
 
 def strongest(search: TokenSearch, candidates: Tensor) -> tuple[Tensor, float, int]:
@@ -74,18 +117,27 @@ def strongest(search: TokenSearch, candidates: Tensor) -> tuple[Tensor, float, i
     return candidates[chosen], losses[chosen].float().item(), int(predictions(logits[chosen, None]))
 
 
-def start_tokens(settings: Settings, allowed: Tensor, encode: Encode, generator: torch.Generator) -> Tensor:
-    """The first tokens [N]; a start text that is not one allowed token is a ``SettingsError``."""
-    if settings.start == "random":
+def start_tokens(
+    kind: str, count: int, allowed: Tensor, encode: Encode, generator: torch.Generator, survives: Survives | None = None
+) -> Tensor:
+    """The first ``count`` tokens [N]: of a text that is one allowed token (else ``SettingsError``), or random.
+
+    With ``survives``, the first of several random starts that survives; the first of all where none does.
+    """
+    if kind == RANDOM:
         choices = allowed.nonzero().flatten()
-        return choices[torch.randint(len(choices), (settings.tokens,), generator=generator)]
-    ids = encode(settings.start)
+        drawn = choices[
+            torch.randint(len(choices), (1 if survives is None else STARTS_DRAWN, count), generator=generator)
+        ]
+        lasting = None if survives is None else survives(drawn)
+        return drawn[0] if lasting is None else drawn[int(lasting.int().argmax())]
+    ids = encode(kind)
     if len(ids) != 1 or not allowed[ids[0] : ids[0] + 1].any():
         raise SettingsError(
-            f"key 'start' of the attack has value {settings.start!r}, which this tokenizer reads as ids {list(ids)}; "
+            f"key 'start' of the attack has value {kind!r}, which this tokenizer reads as ids {list(ids)}; "
             "it must be one non-special token: choose another text (as '!', ' !' or 'x'), or start: random"
         )
-    return torch.tensor(ids * settings.tokens)
+    return torch.tensor(ids * count)
 
 
 def promising(gradient: Tensor, allowed: Tensor, top_k: int) -> Tensor:

@@ -14,7 +14,7 @@ from latreft import attacks
 from latreft.attacks.base import Attack, AttackSettings
 from latreft.settings import SettingsError, validate
 
-SHARED = frozenset({"base", "journal", "registry", "run"})
+SHARED = frozenset({"base", "journal", "registry", "run", "together"})
 
 
 def kinds() -> list[str]:

@@ -1,10 +1,11 @@
-"""Attack the examples of a split, one by one: clean pass, search, attacked pass, re-tokenised pass."""
+"""Attack the examples of a split: search, then clean pass, attacked pass, re-tokenised pass."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +28,8 @@ from latreft.attacks.base import (
 )
 from latreft.attacks.journal import Journal
 from latreft.attacks.registry import attack_of
-from latreft.engine.interface import Defended, Engine, predict
+from latreft.attacks.together import run_together
+from latreft.engine.interface import Defended, Engine, TokenSearch, predict
 from latreft.files import fingerprint
 from latreft.models.batch import Example, collate
 from latreft.models.tokenisation import TextTokenizer
@@ -66,37 +68,59 @@ def run_attack(
     run = [engine.name, name, settings.model_dump(mode="json"), max_length, seed, identity, chosen]
     kept = None if journal is None else Journal(journal, fingerprint(run))
     allowed = allowed_tokens(tokenizer, defended.classifier.vocabulary)
-    outcomes: list[Outcome] = []
+    examples = [
+        Example(id_, content_of(tokenizer, text, max_length, settings.tokens), label) for id_, text, label in chosen
+    ]
+    generators = [example_generator(seed, name, example.id) for example in examples]
+    done = kept.done if kept else {}
+    found: dict[int, Outcome] = {i: done[one.id] for i, one in enumerate(examples) if one.id in done}
     with evaluating(defended):
-        for id_, text, label in chosen:
-            outcome = kept.done.get(id_) if kept else None
-            if outcome is None:
-                example = Example(id_, content_of(tokenizer, text, max_length, settings.tokens), label)
-                generator = example_generator(seed, name, id_)
-                outcome = attack_example(engine, defended, tokenizer, example, settings, max_length, allowed, generator)
-                if kept:
-                    kept.append(outcome)
-            outcomes.append(outcome)
+        for group in groups_of(engine, defended, tokenizer, examples, settings):
+            if all(i in found for i in group):
+                continue
+            results = find(
+                engine,
+                defended,
+                tokenizer,
+                [examples[i] for i in group],
+                settings,
+                allowed,
+                [generators[i] for i in group],
+            )
+            for i, result in zip(group, results, strict=True):
+                found[i] = outcome_of(engine, defended, tokenizer, examples[i], settings, max_length, result)
+                if kept and examples[i].id not in done:
+                    kept.append(found[i])
             if progress:
-                progress(len(outcomes), len(chosen))
+                progress(len(found), len(chosen))
+    outcomes = [found[i] for i in range(len(examples))]
     _warn(outcomes, name)
     return outcomes
 
 
-def attack_example(
+def groups_of(
+    engine: Engine, defended: Defended, tokenizer: TextTokenizer, examples: Sequence[Example], settings: AttackSettings
+) -> list[list[int]]:
+    """Which of ``examples`` the engine attacks together: their indices, each once.
+
+    Groups are those of all examples, whichever of them are done already: a resumed run makes the same passes.
+    """
+    places = [(len(one.tokens), place(tokenizer, one.tokens, settings.placement)) for one in examples]
+    return engine.groups(defended, places, settings.in_flight)
+
+
+def outcome_of(
     engine: Engine,
     defended: Defended,
     tokenizer: TextTokenizer,
     example: Example,
     settings: AttackSettings,
     max_length: int,
-    allowed: Tensor,
-    generator: torch.Generator,
+    found: Found,
 ) -> Outcome:
-    """Attack one example, whose tokens are its content, and judge the result by the pass that measures accuracy."""
+    """What a search's tokens do to an example, judged by the pass that measures accuracy."""
     try:
         before = judge(engine, defended, example.tokens, example)
-        found = find(engine, defended, tokenizer, example, settings, allowed, generator)
         at = place(tokenizer, example.tokens, settings.placement)
         sequence = attacked(example.tokens, at, found.tokens)
         after = judge(engine, defended, sequence, example)
@@ -133,23 +157,42 @@ def find(
     engine: Engine,
     defended: Defended,
     tokenizer: TextTokenizer,
-    example: Example,
+    examples: Sequence[Example],
     settings: AttackSettings,
     allowed: Tensor,
-    generator: torch.Generator,
-) -> Found:
-    """The search alone, for methods that train on what it finds. The model should be in evaluation mode."""
-    content = example.tokens
-    at = place(tokenizer, content, settings.placement)
-    return attack_of(settings)(
-        engine.search(defended, content, at, example.label, settings.batch_size),
-        label=example.label,
-        allowed=allowed,
-        encode=lambda text: tuple(token for token in tokenizer.encode(text) if token not in tokenizer.special),
-        generator=generator,
-        settings=settings,
-        survives=(lambda rows: round_trips(tokenizer, content, at, rows)) if settings.require_round_trip else None,
-    )
+    generators: Sequence[torch.Generator],
+) -> list[Found]:
+    """The searches alone, for methods that train on what they find: of one example, or of a group attacked together.
+
+    The model should be in evaluation mode.
+    """
+    places = [place(tokenizer, example.tokens, settings.placement) for example in examples]
+    searches = [
+        engine.search(defended, example.tokens, at, example.label, settings.batch_size)
+        for example, at in zip(examples, places, strict=True)
+    ]
+
+    def attack_on(example: Example, at: int, generator: torch.Generator, search: TokenSearch) -> Found:
+        def survives(rows: Tensor) -> Tensor:
+            return round_trips(tokenizer, example.tokens, at, rows)
+
+        try:
+            return attack_of(settings)(
+                search,
+                label=example.label,
+                allowed=allowed,
+                encode=lambda text: tuple(token for token in tokenizer.encode(text) if token not in tokenizer.special),
+                generator=generator,
+                settings=settings,
+                survives=survives if settings.require_round_trip else None,
+            )
+        except FloatingPointError as error:
+            raise FloatingPointError(f"example {example.id} under {settings.kind}: {error}") from error
+
+    attacks = [partial(attack_on, *own) for own in zip(examples, places, generators, strict=True)]
+    if len(attacks) == 1:
+        return [attacks[0](searches[0])]
+    return run_together(engine.group(searches, settings.tokens, settings.in_flight), attacks)
 
 
 class Verdict(NamedTuple):
@@ -188,7 +231,7 @@ def _chosen(rows: pd.DataFrame, settings: AttackSettings) -> list[tuple[str, str
     """The rows to attack as (id, text, label); too few, double ids and other labels than 0 and 1 are errors."""
     if settings.examples is not None and settings.examples > len(rows):
         raise SettingsError(
-            f"key 'examples' of the attack has value {settings.examples}, but the attack split has {len(rows)}; "
+            f"key 'examples' of the attack has value {settings.examples}, but the {settings.split} split has {len(rows)}; "
             "lower it, or leave it out to attack all"
         )
     wanted = rows.iloc[: settings.examples]
@@ -199,7 +242,7 @@ def _chosen(rows: pd.DataFrame, settings: AttackSettings) -> list[tuple[str, str
     seen: set[str] = set()
     for id_, _text, label in chosen:
         if id_ in seen:
-            raise ValueError(f"example {id_} is twice in the attack split; an example's id must be its own")
+            raise ValueError(f"example {id_} is twice in the {settings.split} split; an example's id must be its own")
         if label not in (0, 1):
             raise ValueError(f"example {id_} has label {label}; labels are 0 and 1")
         seen.add(id_)

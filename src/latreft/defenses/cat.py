@@ -53,9 +53,8 @@ def train(run: Training, settings: Settings) -> Trained:
         delta = prepared.ascend(
             Edits(), 0, None, start, batch.labels, ball, steps=settings.steps, step_size=settings.step_size
         )
-        clean = F.cross_entropy(prepared.training_logits(Edits()), batch.labels)
-        attacked = Edits().perturbed(0, delta)
-        adversarial = F.cross_entropy(prepared.training_logits(attacked), batch.labels)
+        logits = prepared.training_logits(Edits(), Edits().perturbed(0, delta))
+        clean, adversarial = (F.cross_entropy(each, batch.labels) for each in logits)
         total = clean + settings.lambda_adv * adversarial
         return Losses(total, batch.tokens.numel(), {"clean": clean.item(), "adversarial": adversarial.item()})
 

@@ -50,9 +50,8 @@ def train(run: Training, settings: Settings) -> Trained:
             steps=settings.steps,
             step_size=settings.step_share * settings.epsilon,
         )
-        clean = F.cross_entropy(prepared.training_logits(Edits()), batch.labels)
-        attacked = Edits().perturbed(settings.attack_layer, delta)
-        adversarial = F.cross_entropy(prepared.training_logits(attacked), batch.labels)
+        logits = prepared.training_logits(Edits(), Edits().perturbed(settings.attack_layer, delta))
+        clean, adversarial = (F.cross_entropy(each, batch.labels) for each in logits)
         total = clean + settings.lambda_adv * adversarial
         return Losses(total, batch.tokens.numel(), {"clean": clean.item(), "adversarial": adversarial.item()})
 

@@ -11,8 +11,8 @@ from pydantic import Field
 from torch.nn import functional as F
 
 from latreft.attacks import gcg
-from latreft.attacks.base import allowed_tokens, attacked, example_generator, place
-from latreft.attacks.run import evaluating, find
+from latreft.attacks.base import Found, allowed_tokens, attacked, example_generator, place
+from latreft.attacks.run import evaluating, find, groups_of
 from latreft.cost.measured import FlopMeter
 from latreft.defenses.base import Trained, Training
 from latreft.defenses.lat import full_weights
@@ -102,7 +102,7 @@ def search_flops(run: Training, settings: Settings, example: Example) -> float:
     allowed = allowed_tokens(run.tokenizer, run.classifier.vocabulary)
     with evaluating(defended), FlopMeter() as meter:
         generator = example_generator(run.seed, "r2d2-cost", example.id)
-        find(run.engine, defended, run.tokenizer, example, attack_settings(settings, 1), allowed, generator)
+        find(run.engine, defended, run.tokenizer, [example], attack_settings(settings, 1), allowed, [generator])
     return meter.flops / (len(example.tokens) + settings.suffix_tokens)
 
 
@@ -111,17 +111,22 @@ def search(run: Training, settings: Settings, number: int, content: Sequence[Exa
     defended = Defended(run.classifier)
     attack = attack_settings(settings, settings.gcg_rounds(number))
     allowed = allowed_tokens(run.tokenizer, run.classifier.vocabulary)
-    found: list[Attacked] = []
+    generators = [example_generator(run.seed, f"r2d2-{number}", example.id) for example in content]
+    results: dict[int, Found] = {}
     with evaluating(defended):
-        for done, example in enumerate(content, start=1):
-            generator = example_generator(run.seed, f"r2d2-{number}", example.id)
-            result = find(run.engine, defended, run.tokenizer, example, attack, allowed, generator)
-            at = place(run.tokenizer, example.tokens, "suffix")
-            tokens = attacked(example.tokens, at, result.tokens)
-            found.append(Attacked(example.id, tokens, example.label, result.loss, number))
-            if done % 50 == 0:
-                run.log(f"r2d2 round {number}: {done}/{len(content)} texts attacked")
-    return found
+        for group in groups_of(run.engine, defended, run.tokenizer, content, attack):
+            examples, own = [content[i] for i in group], [generators[i] for i in group]
+            found = find(run.engine, defended, run.tokenizer, examples, attack, allowed, own)
+            results.update(zip(group, found, strict=True))
+            if len(results) % 50 < len(group):
+                run.log(f"r2d2 round {number}: {len(results)}/{len(content)} texts attacked")
+    return [attacked_of(run, example, results[i], number) for i, example in enumerate(content)]
+
+
+def attacked_of(run: Training, example: Example, found: Found, number: int) -> Attacked:
+    """A text with the tokens that round ``number`` found for it."""
+    at = place(run.tokenizer, example.tokens, "suffix")
+    return Attacked(example.id, attacked(example.tokens, at, found.tokens), example.label, found.loss, number)
 
 
 def mixture(
@@ -176,7 +181,7 @@ def train(run: Training, settings: Settings) -> Trained:
     def losses_at(step: int) -> Losses:
         batch = collate(chosen_at(step)).to(model.device)
         prepared = run.engine.prepare(model, batch, 1)
-        return Losses(F.cross_entropy(prepared.training_logits(Edits()), batch.labels), batch.tokens.numel())
+        return Losses(F.cross_entropy(prepared.training_logits(Edits())[0], batch.labels), batch.tokens.numel())
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     summary = run_training(

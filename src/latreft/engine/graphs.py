@@ -7,15 +7,18 @@ the surplus masked, so that few graphs serve batches of all lengths.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from latreft.engine.prefix import Prefix
+from latreft.interventions import pgd
 from latreft.interventions.edits import Edits, Perturbation, ReftEdit
 from latreft.interventions.reft import LoReFT, loreft
 from latreft.models.attention import MASKED
@@ -101,29 +104,35 @@ def unflatten(form: Form, tensors: Sequence[Tensor]) -> list[Edits]:
 
 
 class PrefixBuffers:
-    """A fixed place for the prefixes of batches of one size; shorter prefixes are masked on the left."""
+    """A fixed place for the prefixes of batches of one size; shorter prefixes are masked on the left.
 
-    def __init__(self, like: Prefix, room: int):
+    ``rows``: room for several prefixes like the given one, each of one row.
+    """
+
+    def __init__(self, like: Prefix, room: int, rows: int | None = None):
+        count = like.prefix_bias.shape[0] if rows is None else rows
+
         def wider(tensor: Tensor) -> Tensor:
-            examples, heads, _, depth = tensor.shape
-            return torch.zeros(examples, heads, room, depth, dtype=tensor.dtype, device=tensor.device)
+            _, heads, _, depth = tensor.shape
+            return torch.zeros(count, heads, room, depth, dtype=tensor.dtype, device=tensor.device)
 
         self.prefix = Prefix(
             [wider(key) for key in like.keys],
             [wider(value) for value in like.values],
-            like.prefix_bias.new_empty(*like.prefix_bias.shape[:-1], room),
-            like.window_bias.clone(),
+            like.prefix_bias.new_empty(count, *like.prefix_bias.shape[1:-1], room),
+            like.window_bias.new_empty(count, *like.window_bias.shape[1:]),
         )
 
-    def fill(self, prefix: Prefix) -> None:
-        own = self.prefix
+    def fill(self, prefix: Prefix, row: int = 0) -> None:
+        """Copy a prefix in, from row ``row`` on."""
+        own, rows = self.prefix, slice(row, row + prefix.prefix_bias.shape[0])
         first = own.positions - prefix.positions
         for fixed, given in ((own.keys, prefix.keys), (own.values, prefix.values)):
             for there, here in zip(fixed, given, strict=True):
-                there[:, :, first:].copy_(here)
-        own.prefix_bias.fill_(MASKED)
-        own.prefix_bias[..., first:].copy_(prefix.prefix_bias)
-        own.window_bias.copy_(prefix.window_bias)
+                there[rows, :, first:].copy_(here)
+        own.prefix_bias[rows].fill_(MASKED)
+        own.prefix_bias[rows, ..., first:].copy_(prefix.prefix_bias)
+        own.window_bias[rows].copy_(prefix.window_bias)
 
 
 @dataclass
@@ -132,9 +141,9 @@ class Captured:
 
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
-    output: Tensor
+    output: Any
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
+    def __call__(self, *inputs: Tensor) -> Any:
         """Replay on new inputs; the result is overwritten by the next replay."""
         for fixed, given in zip(self.inputs, inputs, strict=True):
             fixed.copy_(given)
@@ -142,8 +151,8 @@ class Captured:
         return self.output
 
 
-def capture(function: Callable[..., Tensor], inputs: Sequence[Tensor], pool: Any) -> Captured:
-    """Capture ``function`` on copies of ``inputs``. It must not wait for the GPU and must give one tensor."""
+def capture(function: Callable[..., Any], inputs: Sequence[Tensor], pool: Any) -> Captured:
+    """Capture ``function`` on copies of ``inputs``. It must not wait for the GPU; what it gives is overwritten by replays."""
     fixed = [tensor.detach().clone() for tensor in inputs]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -157,13 +166,49 @@ def capture(function: Callable[..., Tensor], inputs: Sequence[Tensor], pool: Any
     return Captured(graph, fixed, output)
 
 
+class Waiting:
+    """What a captured forward pass left for its backward pass, until that has run or its result is dropped."""
+
+    done = False
+
+
+class Held(torch.autograd.Function):
+    """A copy of a captured pass's result, which keeps ``waiting`` alive as long as its gradient may be asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, waiting: Waiting) -> Tensor:
+        ctx.waiting = waiting
+        return result.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        ctx.waiting.done = True
+        return gradients[0], None
+
+
 class Graphs:
-    """The graphs and buffers of one engine, each made at its first use."""
+    """The graphs and buffers of one engine, each made at its first use.
+
+    All share one memory, so between a captured forward pass and its backward pass no other may run: until then
+    :meth:`usable` is False, and passes are eager.
+    """
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
         self._kept: list[Any] = []
         self._pool: Any = None
+        self._waiting: Callable[[], Waiting | None] = lambda: None
+
+    def usable(self, device: torch.device) -> bool:
+        """Whether passes on ``device`` may be captured and replayed now."""
+        waiting = self._waiting()
+        return capturing_is_possible(device) and (waiting is None or waiting.done)
+
+    def held(self, result: Tensor) -> Tensor:
+        """A copy of the result of a captured differentiable pass; nothing is replayed until its backward pass has run."""
+        waiting = Waiting()
+        self._waiting = weakref.ref(waiting)
+        return Held.apply(result, waiting)  # type: ignore[no-any-return, no-untyped-call]
 
     @property
     def pool(self) -> Any:
@@ -178,3 +223,37 @@ class Graphs:
             self._made[key] = make()
             self._kept.append(owner)
         return self._made[key]
+
+
+def replay_ascent(
+    graphs: Graphs,
+    key: Hashable,
+    owner: object,
+    logits_of: Callable[[Sequence[Tensor]], Tensor],
+    tensors: Sequence[Tensor],
+    labels: Tensor,
+    mask: Tensor,
+    ball: pgd.Ball,
+    *,
+    steps: int,
+    step_size: float,
+) -> Tensor:
+    """:func:`latreft.interventions.pgd.ascend` by one captured step, replayed; the first of ``tensors`` is the start.
+
+    ``logits_of`` [B, 2] of all ``tensors`` must read nothing else that changes between calls with one ``key``.
+    """
+
+    def function(delta: Tensor, fixed_labels: Tensor, *rest: Tensor) -> Tensor:
+        def loss_of(moved: Tensor) -> Tensor:
+            return F.cross_entropy(logits_of([moved, *rest]), fixed_labels, reduction="none")
+
+        delta.copy_(pgd.step(loss_of, delta.detach().clone(), mask, ball, step_size))
+        return delta
+
+    delta, *rest = tensors
+    inputs = [ball.project(delta.detach() * mask[..., None]), labels, *(t.detach() for t in rest)]
+    step = graphs.once(key, owner, lambda: capture(function, inputs, graphs.pool))
+    step(*inputs)
+    for _ in range(steps - 1):
+        step.graph.replay()
+    return step.output.clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,8 +46,8 @@ class Prepared(Protocol):
     def logits_each(self, *edits: Edits) -> Tensor:
         """Logits [len(edits), B, 2] of the window edited in each of the ways given, differentiable in the edits."""
 
-    def training_logits(self, edits: Edits) -> Tensor:
-        """Logits [B, 2] of the edited window, differentiable in the edits and in the model's trainable weights."""
+    def training_logits(self, *edits: Edits) -> Tensor:
+        """Logits [len(edits), B, 2] by full passes, differentiable in the edits and in the model's trainable weights."""
 
     def ascend(
         self,
@@ -73,6 +74,16 @@ class TokenSearch(Protocol):
         """Cross-entropy [C] and logits [C, 2], float32, of candidate token rows [C, N]."""
 
 
+class SearchGroup(Protocol):
+    """Several examples under discrete attacks of equally many tokens. Members are named by their place, from 0."""
+
+    def gradients(self, attacks: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """:meth:`TokenSearch.gradient` of each member that asks."""
+
+    def losses(self, candidates: Mapping[int, Tensor]) -> dict[int, tuple[Tensor, Tensor]]:
+        """:meth:`TokenSearch.losses` of each member that asks."""
+
+
 class Engine(Protocol):
     """Runs passes."""
 
@@ -91,8 +102,17 @@ class Engine(Protocol):
         ``at = len(content)`` is a suffix. At most ``batch_size`` candidates run together.
         """
 
+    def groups(self, defended: Defended, places: Sequence[tuple[int, int]], size: int) -> list[list[int]]:
+        """Which examples to attack together, at most ``size`` each: every index of ``places`` once.
+
+        ``places`` are each example's number of content tokens and the place of the attack in it.
+        """
+
+    def group(self, searches: Sequence[TokenSearch], tokens: int, size: int) -> SearchGroup:
+        """Searches of one of the ``groups`` of several, each for attacks of ``tokens`` tokens, as one."""
+
 
 def predict(engine: Engine, defended: Defended, batch: Batch) -> Tensor:
     """Logits [B, 2] of a defended model, without gradient."""
     with torch.no_grad():
-        return engine.prepare(defended.classifier, batch, defended.window).training_logits(defended.edits)
+        return engine.prepare(defended.classifier, batch, defended.window).training_logits(defended.edits)[0]

@@ -28,6 +28,15 @@ class Prefix:
         """P."""
         return self.prefix_bias.shape[-1]
 
+    def clone(self) -> Prefix:
+        """A copy that no later pass overwrites."""
+        return Prefix(
+            [key.clone() for key in self.keys],
+            [value.clone() for value in self.values],
+            self.prefix_bias.clone(),
+            self.window_bias.clone(),
+        )
+
     def for_block(self, variants: int) -> Callable[[int], dict[str, Any]]:
         """What each block is told: its own keys and values, serving ``variants`` rows of the batch."""
 

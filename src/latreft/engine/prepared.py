@@ -9,21 +9,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from latreft.engine.graphs import (
     Form,
     Graphs,
     PrefixBuffers,
     capture,
-    capturing_is_possible,
     flatten,
-    moved_by,
+    replay_ascent,
     rounded,
     unflatten,
 )
 from latreft.engine.prefix import record_prefix
 from latreft.engine.reference import FullPrepared, losses_of
+from latreft.engine.whole import FixedBatch, WholeTwin, filling, launch_bound
 from latreft.engine.window import EAGER, Tools, window_logits
 from latreft.interventions import pgd
 from latreft.interventions.edits import Edits
@@ -83,19 +82,39 @@ class ReusePrepared:
         """The stored prefix, made at the first use; an error where the weights have changed since."""
         if self._same_prefix is not None:
             return self._same_prefix.stored
+        if self._weights not in (None, self._version()):
+            raise RuntimeError("the model's weights changed after this batch was prepared; prepare it again")
+        self._weights = self._version()
+        if (place := self._stored_place()) is not None:
+            return place.holding(self)
         if self._stored is None:
             with self.tools.compiling(self.prefix_of or self.model) as model:
                 self._stored = Stored(model, self.batch, self.window)
-            self._weights = self._version()
-        elif self._weights != self._version():
-            raise RuntimeError("the model's weights changed after this batch was prepared; prepare it again")
         return self._stored
+
+    @property
+    def storing(self) -> ReusePrepared:
+        """Whose prefix pass this batch uses: its own, or that of the model which a surrogate stands in for."""
+        return self if self._same_prefix is None else self._same_prefix.storing
+
+    def _stored_place(self) -> StoredPlace | None:
+        """Where the prefix pass is captured; None where nothing can be, or where arithmetic is what takes time."""
+        if self._same_prefix is not None:
+            return self.storing._stored_place()
+        model, graphs = self.prefix_of or self.model, self.tools.graphs
+        room = rounded(self.batch.length - self.window)
+        if graphs is None or self._stored is not None or not graphs.usable(model.device):
+            return None
+        if not launch_bound(model, len(self.batch) * (room + self.window)):
+            return None
+        key = ("stored", id(model), len(self.batch), self.window, room, filling(self.batch, room + self.window))
+        return graphs.once(key, model, lambda: StoredPlace(model, self.batch, self.window, room, graphs, self.tools))
 
     def hidden(self, layer: int) -> Tensor:
         if self.prefix_of is not None and layer > 0:
             return self._surrogate_hidden(layer)
         self.model.layer_module(layer)
-        return self.stored.states[layer]
+        return self.stored.states[layer].clone()
 
     def _surrogate_hidden(self, layer: int) -> Tensor:
         """The window's state of a surrogate that has another model's prefix: run from the embeddings."""
@@ -141,10 +160,11 @@ class ReusePrepared:
     def _twin(self) -> Twin | None:
         """The fixed-place twin of this batch's shape, filled with this batch; None where nothing can be captured."""
         graphs = self.tools.graphs
-        if graphs is None or not capturing_is_possible(self.model.device):
+        if graphs is None or not graphs.usable(self.model.device):
             return None
         room = rounded(self.stored.prefix.positions)
-        key = ("twin", id(self.model), id(self.prefix_of), len(self.batch), self.window, room)
+        place = self._stored_place()
+        key = ("twin", id(self.model), id(self.prefix_of), id(place), len(self.batch), self.window, room)
         twin = graphs.once(key, (self.model, self.prefix_of), lambda: Twin(self, graphs, room))
         if twin.owner is not self:
             twin.fill(self)
@@ -152,14 +172,15 @@ class ReusePrepared:
 
     def _whole_twin(self) -> WholeTwin | None:
         """The fixed-place twin of full passes; None where nothing can be captured, or arithmetic is what takes time."""
-        graphs, room = self.tools.graphs, rounded(self.batch.length)
-        if graphs is None or self.prefix_of is not None or not capturing_is_possible(self.model.device):
+        graphs, rows, room = self.tools.graphs, len(self.batch), rounded(self.batch.length)
+        if graphs is None or self.prefix_of is not None or not graphs.usable(self.model.device):
             return None
-        if len(self.batch) * room * self.model.width > LAUNCH_BOUND:
+        if not launch_bound(self.model, rows * room):
             return None
-        key = ("whole", id(self.model), len(self.batch), room)
-        twin = graphs.once(key, self.model, lambda: WholeTwin(self.model, self.batch, graphs, room))
-        twin.fill(self.batch)
+        window = None if self.window == self.batch.length else self.window
+        key = ("whole", id(self.model), rows, room, window, filling(self.batch, room))
+        twin = graphs.once(key, self.model, lambda: WholeTwin(self.model, self.batch, graphs, room, window))
+        twin.fixed.fill(self.batch)
         return twin
 
     def _start_state(self, start: int, edits: Sequence[Edits]) -> Tensor:
@@ -171,8 +192,11 @@ class ReusePrepared:
             return torch.zeros_like(replaced[0].delta)
         return self.hidden(start)
 
-    def training_logits(self, edits: Edits) -> Tensor:
-        return FullPrepared(self.model, self.batch, self.window, self.prefix_of).training_logits(edits)
+    def training_logits(self, *edits: Edits) -> Tensor:
+        flat = flatten(edits)
+        if flat is not None and (whole := self._whole_twin()) is not None:
+            return whole.logits(*flat)
+        return FullPrepared(self.model, self.batch, self.window, self.prefix_of).training_logits(*edits)
 
     def ascend(
         self,
@@ -189,7 +213,7 @@ class ReusePrepared:
         flat = flatten([defended.perturbed(layer, start, base)])
         if (full := self._full([defended.perturbed(layer, start, base)])) is not None:
             if flat is not None and (whole := self._whole_twin()) is not None:
-                return whole.graphed_ascent(*flat, labels, ball, steps=steps, step_size=step_size)
+                return whole.ascent(*flat, labels, ball, steps=steps, step_size=step_size)
             return full.ascend(defended, layer, base, start, labels, ball, steps=steps, step_size=step_size)
         if flat is not None and (twin := self._twin()) is not None:
             return twin.graphed_ascent(*flat, labels, ball, steps=steps, step_size=step_size)
@@ -200,6 +224,28 @@ class ReusePrepared:
         return pgd.ascend(loss_of, start, self.mask, ball, steps=steps, step_size=step_size)
 
 
+class StoredPlace:
+    """The prefix pass of batches of one shape, captured; what it stores is overwritten by that of the next batch."""
+
+    def __init__(self, model: Classifier, like: Batch, window: int, room: int, graphs: Graphs, tools: Tools):
+        self.model, self.window, self.graphs, self.tools = model, window, graphs, tools
+        self.fixed = FixedBatch(like, room + window)
+        self.owner: ReusePrepared | None = None
+        self.stored: Any = None
+
+    def holding(self, one: ReusePrepared) -> Stored:
+        """What the pass over the batch of ``one`` leaves behind, run anew if another batch has been here since."""
+        if self.owner is not one:
+            self.fixed.fill(one.batch)
+            run = self.graphs.once(("prefix", id(self)), self, lambda: capture(self._run, [], self.graphs.pool))
+            self.stored, self.owner = run(), one
+        return self.stored
+
+    def _run(self) -> Stored:
+        with self.tools.compiling(self.model) as model:
+            return Stored(model, self.fixed.batch, self.window)
+
+
 class Twin(ReusePrepared):
     """A prepared batch in a fixed place, on which passes are captured; see :mod:`latreft.engine.graphs`."""
 
@@ -208,24 +254,29 @@ class Twin(ReusePrepared):
         self.graphs: Graphs = graphs
         self.owner: ReusePrepared | None = None
         self.mask = like.mask.clone()
-        self.buffers = PrefixBuffers(like.stored.prefix, room)
-        self._own = copy.copy(like.stored)
-        self._own.prefix = self.buffers.prefix
-        self._own.positions = like.stored.positions.clone()
-        self._own.states = {layer: state.clone() for layer, state in like.stored.states.items()}
+        self.place = like._stored_place()
+        if self.place is None:
+            self.buffers = PrefixBuffers(like.stored.prefix, room)
+            self._own = copy.copy(like.stored)
+            self._own.prefix = self.buffers.prefix
+            self._own.positions = like.stored.positions.clone()
+            self._own.states = {layer: state.clone() for layer, state in like.stored.states.items()}
 
     @property
     def stored(self) -> Stored:
-        return self._own
+        return self._own if self.place is None else self.place.stored
 
     def fill(self, one: ReusePrepared) -> None:
-        """Take the place of ``one``: copy what it stored."""
+        """Take the place of ``one``: copy what it stored, where that is not in a fixed place already."""
         self.owner = one
         self.mask.copy_(one.mask)
+        if self.place is not None:
+            self.place.holding(one.storing)
+            return
         self.buffers.fill(one.stored.prefix)
-        self.stored.positions.copy_(one.stored.positions)
+        self._own.positions.copy_(one.stored.positions)
         for layer, state in one.stored.states.items():
-            self.stored.states[layer].copy_(state)
+            self._own.states[layer].copy_(state)
 
     def _key(self, what: str, form: Form, *more: Hashable) -> Hashable:
         return (what, id(self), form, *more)
@@ -244,7 +295,7 @@ class Twin(ReusePrepared):
             return graphed
 
         wants = tuple(tensor.requires_grad for tensor in tensors)
-        return self.graphs.once(self._key("logits", form, wants), self, make)(*tensors).clone()
+        return self.graphs.held(self.graphs.once(self._key("logits", form, wants), self, make)(*tensors))
 
     def graphed_ascent(
         self, form: Form, tensors: list[Tensor], labels: Tensor, ball: pgd.Ball, *, steps: int, step_size: float
@@ -255,82 +306,6 @@ class Twin(ReusePrepared):
             lambda inputs: self._logits_each(*unflatten(form, inputs))[0],
             tensors, labels, self.mask, ball, steps=steps, step_size=step_size,
         )  # fmt: skip
-
-
-LAUNCH_BOUND = 2**22
-"""Hidden states' elements of a full pass up to which launching its kernels takes longer than running them."""
-
-
-class WholeTwin:
-    """A batch in a fixed place, rounded up to ``room`` positions by padding, on which full passes are captured."""
-
-    def __init__(self, model: Classifier, like: Batch, graphs: Graphs, room: int):
-        shape = (len(like), room)
-        device = model.device
-        tokens, mask = (
-            torch.zeros(shape, dtype=torch.long, device=device),
-            torch.zeros(shape, dtype=torch.bool, device=device),
-        )
-        self.batch = Batch(tokens, mask, torch.zeros_like(tokens[:, 0]))
-        self.full = FullPrepared(model, self.batch, room)
-        self.graphs, self.length = graphs, room
-
-    def fill(self, batch: Batch) -> None:
-        """Take the place of ``batch``; shorter ones are padded on the left."""
-        self.length = batch.length
-        for fixed, given in ((self.batch.tokens, batch.tokens), (self.batch.mask, batch.mask)):
-            fixed.zero_()
-            fixed[:, -self.length :].copy_(given)
-
-    def _wide(self, tensor: Tensor) -> Tensor:
-        """Perturbations or states [B, T, D] with zeros for the padding."""
-        return F.pad(tensor, (0, 0, self.batch.length - self.length, 0))
-
-    def graphed_ascent(
-        self, form: Form, tensors: list[Tensor], labels: Tensor, ball: pgd.Ball, *, steps: int, step_size: float
-    ) -> Tensor:
-        """K replays of one PGD step; the first of ``tensors`` is the start."""
-        wide = [self._wide(t) if i < moved_by(form) else t for i, t in enumerate(tensors)]
-        run = partial(replay_ascent, self.graphs, ("whole ascent", id(self), form, ball, step_size), self)
-        delta = run(
-            lambda inputs: self.full.logits(unflatten(form, inputs)[0]),
-            wide, labels, self.batch.mask, ball, steps=steps, step_size=step_size,
-        )  # fmt: skip
-        return delta[:, -self.length :]
-
-
-def replay_ascent(
-    graphs: Graphs,
-    key: Hashable,
-    owner: object,
-    logits_of: Callable[[Sequence[Tensor]], Tensor],
-    tensors: Sequence[Tensor],
-    labels: Tensor,
-    mask: Tensor,
-    ball: pgd.Ball,
-    *,
-    steps: int,
-    step_size: float,
-) -> Tensor:
-    """:func:`latreft.interventions.pgd.ascend` by one captured step, replayed; the first of ``tensors`` is the start.
-
-    ``logits_of`` [B, 2] of all ``tensors`` must read nothing else that changes between calls with one ``key``.
-    """
-
-    def function(delta: Tensor, fixed_labels: Tensor, *rest: Tensor) -> Tensor:
-        def loss_of(moved: Tensor) -> Tensor:
-            return losses_of(logits_of([moved, *rest]), fixed_labels)
-
-        delta.copy_(pgd.step(loss_of, delta.detach().clone(), mask, ball, step_size))
-        return delta
-
-    delta, *rest = tensors
-    inputs = [ball.project(delta.detach() * mask[..., None]), labels, *(t.detach() for t in rest)]
-    step = graphs.once(key, owner, lambda: capture(function, inputs, graphs.pool))
-    step(*inputs)
-    for _ in range(steps - 1):
-        step.graph.replay()
-    return step.output.clone()
 
 
 def lowest(model: Classifier, edits: Sequence[Edits]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from latreft.engine.interface import Defended
+from latreft.engine.interface import Defended, SearchGroup, TokenSearch
 from latreft.interventions import pgd
 from latreft.interventions.edits import Edits
 from latreft.models.batch import Batch
@@ -50,7 +50,7 @@ class FullPrepared:
             self._run({layer: catch})
         return caught[0]
 
-    def training_logits(self, edits: Edits) -> Tensor:
+    def logits(self, edits: Edits) -> Tensor:
         def edit_of(layer: int) -> Edit:
             def edit(state: Tensor) -> Tensor:
                 edited = edits.apply(layer, state[:, -self.window :], self.mask)
@@ -60,11 +60,11 @@ class FullPrepared:
 
         return self._run({layer: edit_of(layer) for layer in edits.layers()})
 
-    def logits(self, edits: Edits) -> Tensor:
-        return self.training_logits(edits)
-
     def logits_each(self, *edits: Edits) -> Tensor:
-        return torch.stack([self.training_logits(each) for each in edits])
+        return torch.stack([self.logits(each) for each in edits])
+
+    def training_logits(self, *edits: Edits) -> Tensor:
+        return self.logits_each(*edits)
 
     def ascend(
         self,
@@ -159,7 +159,7 @@ class FullSearch:
         embeddings = model.embedding(tokens).detach().requires_grad_(True)
         leaf_copy = embeddings.clone()  # torch's FLOP counter refuses a leaf as a module's output
         with model.edited({0: lambda _state: leaf_copy}):
-            logits = self._prepared(tokens).training_logits(self.defended.edits)
+            logits = self._prepared(tokens).logits(self.defended.edits)
         loss = F.cross_entropy(logits, torch.tensor([self.label], device=logits.device))
         (gradient,) = torch.autograd.grad(loss, embeddings)
         attacked = gradient[0, self.at : self.at + attack.shape[0]]
@@ -168,9 +168,7 @@ class FullSearch:
     @torch.no_grad()
     def losses(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
         candidates = candidates.to(self.content.device)
-        return in_batches(
-            self, candidates, lambda part: self._prepared(self._tokens(part)).training_logits(self.defended.edits)
-        )
+        return in_batches(self, candidates, lambda part: self._prepared(self._tokens(part)).logits(self.defended.edits))
 
 
 class Batched(Protocol):
@@ -216,3 +214,9 @@ class ReferenceEngine:
 
     def search(self, defended: Defended, content: tuple[int, ...], at: int, label: int, batch_size: int) -> FullSearch:
         return FullSearch(defended, content, at, label, batch_size)
+
+    def groups(self, defended: Defended, places: Sequence[tuple[int, int]], size: int) -> list[list[int]]:
+        return [[index] for index in range(len(places))]
+
+    def group(self, searches: Sequence[TokenSearch], tokens: int, size: int) -> SearchGroup:
+        raise NotImplementedError("the reference attacks one example at a time")

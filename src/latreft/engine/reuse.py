@@ -8,11 +8,15 @@ has the argument and its conditions.
 
 from __future__ import annotations
 
-from latreft.engine.graphs import Graphs
-from latreft.engine.interface import Defended
+from collections.abc import Sequence
+
+from latreft.engine.flight import Flight
+from latreft.engine.graphs import Graphs, rounded
+from latreft.engine.interface import Defended, TokenSearch
 from latreft.engine.prepared import ReusePrepared
 from latreft.engine.reference import FullSearch
 from latreft.engine.search import ReuseSearch
+from latreft.engine.whole import launch_bound
 from latreft.engine.window import Compiler, Tools
 from latreft.models.batch import Batch
 from latreft.models.classifier import Classifier
@@ -49,3 +53,23 @@ class ReuseEngine:
         if 2 * at <= len(content):
             return FullSearch(defended, content, at, label, batch_size)
         return ReuseSearch(defended, content, at, label, batch_size, self.tools)
+
+    def groups(self, defended: Defended, places: Sequence[tuple[int, int]], size: int) -> list[list[int]]:
+        """Suffix attacks on a model too small to fill the GPU, by the room that their contents need."""
+        model, graphs = defended.classifier, self.tools.graphs
+        together: dict[int, list[int]] = {}
+        alone: list[list[int]] = []
+        for index, (length, at) in enumerate(places):
+            room = rounded(at)
+            suffix = 0 < at == length and size > 1
+            if suffix and graphs is not None and graphs.usable(model.device) and launch_bound(model, room):
+                together.setdefault(room, []).append(index)
+            else:
+                alone.append([index])
+        split = [found[start : start + size] for found in together.values() for start in range(0, len(found), size)]
+        return sorted([*alone, *split])
+
+    def group(self, searches: Sequence[TokenSearch], tokens: int, size: int) -> Flight:
+        members = [search for search in searches if isinstance(search, ReuseSearch)]
+        assert len(members) == len(searches), "searches of a group share their prefixes"
+        return Flight(members, tokens, size)

@@ -15,12 +15,12 @@ from latreft.engine.graphs import (
     Graphs,
     PrefixBuffers,
     capture,
-    capturing_is_possible,
     rounded,
 )
 from latreft.engine.interface import Defended
 from latreft.engine.prefix import Prefix, record_prefix
 from latreft.engine.reference import check_search, in_batches, one_hot_gradient
+from latreft.engine.whole import FixedBatch, filling, launch_bound
 from latreft.engine.window import EAGER, Tools
 from latreft.models.batch import Batch
 from latreft.models.classifier import Edit
@@ -28,8 +28,8 @@ from latreft.models.classifier import Edit
 
 @dataclass(frozen=True)
 class SharedContent:
-    """What all candidates of one attack share: the prefix before them, their positions [1, N + rest], and how many of
-    their last positions the defense edits."""
+    """What all candidates of an attack, or of E attacks, share: the prefix before them, their positions [E, N + rest],
+    and how many of their last positions the defense edits."""
 
     prefix: Prefix
     positions: Tensor
@@ -57,18 +57,36 @@ class ReuseSearch:
         self.rest = torch.tensor(content[at:], dtype=torch.long, device=defended.classifier.device)
         self.shared: dict[int, SharedContent] = {}
 
-    def _shared(self, count: int) -> SharedContent:
+    def shared_by(self, count: int) -> SharedContent:
         """The shared part of attacks with ``count`` tokens: where the window begins depends on their number."""
         if count not in self.shared:
-            model, at, length = self.defended.classifier, self.before.shape[1], count + len(self.rest)
-            mask = torch.ones_like(self.before, dtype=torch.bool)
-            batch = Batch(self.before, mask, self.before.new_tensor([self.label]), padded=False)
+            at, length = self.before.shape[1], count + len(self.rest)
             inside = max(0, min(at, self.defended.window - length))
-            with self.tools.compiling(model), model.edited(self._edit(inside)):
-                prefix = record_prefix(model, batch, at, length)
-            places = torch.arange(at, at + length, device=model.device)[None]
-            self.shared[count] = SharedContent(prefix, places, min(self.defended.window, length))
+            places = torch.arange(at, at + length, device=self.before.device)[None]
+            self.shared[count] = SharedContent(self._prefix(length, inside), places, min(self.defended.window, length))
         return self.shared[count]
+
+    def _prefix(self, length: int, inside: int) -> Prefix:
+        """The prefix for ``length`` further positions, its last ``inside`` ones edited; captured for small models."""
+        model, at, graphs = self.defended.classifier, self.before.shape[1], self.tools.graphs
+        batch = Batch(self.before, torch.ones_like(self.before, dtype=torch.bool), self.before[0, :1], padded=False)
+
+        def pass_over(one: Batch) -> Prefix:
+            with self.tools.compiling(model), model.edited(self._edit(inside)):
+                return record_prefix(model, one, one.length, length)
+
+        room = rounded(at)
+        if graphs is None or at == 0 or not (graphs.usable(model.device) and launch_bound(model, room)):
+            return pass_over(batch)
+        key = ("content", *self.defense_key(), length, inside, room, filling(batch, room))
+        fixed, run = graphs.once(key, self.defended, lambda: captured_on(FixedBatch(batch, room), pass_over, graphs))
+        fixed.fill(batch)
+        return run().clone()
+
+    def defense_key(self) -> tuple[Hashable, ...]:
+        """What is attacked."""
+        reft = self.defended.reft
+        return id(self.defended.classifier), id(reft.intervention) if reft else 0, self.defended.window
 
     def _edit(self, last: int) -> dict[int, Edit]:
         """The defense's edit of the last ``last`` positions of a state."""
@@ -86,36 +104,42 @@ class ReuseSearch:
         rest = self.rest.expand(attack.shape[0], -1)
         return self.defended.classifier.embedding(torch.cat([attack.to(self.rest.device), rest], dim=1))
 
+    def logits_of(self, rows: Tensor, shared: SharedContent) -> Tensor:
+        """Logits [E · C, 2] of attack rows [E · C, N], those of one example next to each other."""
+        return self._logits(self._embedded(rows), shared)
+
     def _logits(self, embeddings: Tensor, shared: SharedContent) -> Tensor:
-        """Logits [C, 2] of the embedded rows [C, N + rest, D]."""
-        model, variants = self.defended.classifier, embeddings.shape[0]
+        """Logits [E · C, 2] of the embedded rows [E · C, N + rest, D]."""
+        model, variants = self.defended.classifier, len(embeddings) // len(shared.positions)
         told = shared.prefix.for_block(variants)
         with self.tools.compiling(model), model.passing(told), model.edited(self._edit(shared.edited)):
             output = model.base(
                 inputs_embeds=embeddings,
                 attention_mask=shared.prefix.window_bias,
-                position_ids=shared.positions.expand(variants, -1),
+                position_ids=shared.positions.repeat_interleave(variants, dim=0),
                 use_cache=False,
             )
         return model.classify(output.last_hidden_state[:, -1])
 
-    def _gradient(self, attack: Tensor, label: Tensor, shared: SharedContent) -> Tensor:
-        """d loss / d one-hot [N, V] of attack tokens [N]; ``label`` [1]."""
+    def gradients_of(self, attacks: Tensor, labels: Tensor, shared: SharedContent) -> Tensor:
+        """d loss / d one-hot [E, N, V] of attack tokens [E, N]; ``labels`` [E]."""
         with torch.enable_grad():
-            embeddings = self._embedded(attack[None]).detach().requires_grad_(True)
+            embeddings = self._embedded(attacks).detach().requires_grad_(True)
             # A view, for torch's FLOP counter refuses a leaf that a hooked module is given.
-            loss = F.cross_entropy(self._logits(embeddings.view_as(embeddings), shared), label)
+            loss = F.cross_entropy(self._logits(embeddings.view_as(embeddings), shared), labels, reduction="sum")
             (gradient,) = torch.autograd.grad(loss, embeddings)
-        return one_hot_gradient(gradient[0, : len(attack)], self.defended.classifier.embedding.weight)
+        count = attacks.shape[1]
+        flat = one_hot_gradient(gradient[:, :count].flatten(0, 1), self.defended.classifier.embedding.weight)
+        return flat.view(len(attacks), count, -1)
 
     def gradient(self, attack: Tensor) -> Tensor:
         attack, label = attack.to(self.rest.device), self.before.new_tensor([self.label])
         place = self._place(len(attack))
         if place is None:
-            return self._gradient(attack, label, self._shared(len(attack)))
+            return self.gradients_of(attack[None], label, self.shared_by(len(attack)))[0]
 
         def function(tokens: Tensor, fixed_label: Tensor) -> Tensor:
-            return self._gradient(tokens, fixed_label, place.shared)
+            return self.gradients_of(tokens[None], fixed_label, place.shared)[0]
 
         return place.once(("gradient", len(attack)), lambda: capture(function, [attack, label], place.pool))(
             attack, label
@@ -125,12 +149,12 @@ class ReuseSearch:
         """Logits [C, 2] of candidates [C, N]; captured for a few sizes, the surplus rows being copies of the first."""
         place = self._place(part.shape[1])
         if place is None:
-            return self._logits(self._embedded(part), self._shared(part.shape[1]))
+            return self.logits_of(part, self.shared_by(part.shape[1]))
         size = min(self.batch_size, 1 << (len(part) - 1).bit_length())
         padded = torch.cat([part, part[:1].expand(size - len(part), -1)])
 
         def function(tokens: Tensor) -> Tensor:
-            return self._logits(self._embedded(tokens), place.shared)
+            return self.logits_of(tokens, place.shared)
 
         captured = place.once(("losses", padded.shape), lambda: capture(function, [padded], place.pool))
         return captured(padded)[: len(part)].clone()
@@ -138,19 +162,11 @@ class ReuseSearch:
     def _place(self, count: int) -> Place | None:
         """The fixed place for suffixes of ``count`` tokens, filled with this example; None where nothing is captured."""
         graphs = self.tools.graphs
-        if graphs is None or len(self.rest) or not capturing_is_possible(self.before.device):
+        if graphs is None or len(self.rest) or not graphs.usable(self.before.device):
             return None
-        shared = self._shared(count)
+        shared = self.shared_by(count)
         room = rounded(shared.prefix.positions)
-        reft = self.defended.reft
-        key = (
-            "place",
-            id(self.defended.classifier),
-            id(reft.intervention) if reft else 0,
-            self.defended.window,
-            count,
-            room,
-        )
+        key = ("place", *self.defense_key(), count, room)
         place = graphs.once(key, self.defended, lambda: Place(shared, room, graphs))
         if place.owner is not self:
             place.fill(self, shared)
@@ -159,6 +175,11 @@ class ReuseSearch:
     @torch.no_grad()
     def losses(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
         return in_batches(self, candidates.to(self.rest.device), self._losses)
+
+
+def captured_on(fixed: FixedBatch, pass_over: Callable[[Batch], Prefix], graphs: Graphs) -> tuple[FixedBatch, Captured]:
+    """A fixed batch, and the captured pass over it."""
+    return fixed, capture(lambda: pass_over(fixed.batch), [], graphs.pool)
 
 
 class Place:

@@ -120,7 +120,8 @@ class LoReFT(nn.Module):
         found = {"weight": tuple(weights["weight"].shape), "bias": tuple(weights["bias"].shape)}
         if found != {"weight": (rank, width), "bias": (rank,)}:
             raise ValueError(f"a saved ReFT with rotation {(width, rank)} has weight {(rank, width)}, found {found}")
-        error = (rotation.T @ rotation - torch.eye(rank, dtype=rotation.dtype)).abs().max().item()
+        exact = rotation.double()  # autocast leaves float64 alone
+        error = (exact.T @ exact - torch.eye(rank, dtype=exact.dtype)).abs().max().item()
         if not error < 1e-4:
             raise ValueError(f"the saved R is not orthonormal: max |R Rᵀ − I| = {error:.2e}, at most 1e-4 is right")
         reft = cls(width, rank, dtype=rotation.dtype)

@@ -222,8 +222,8 @@ def test_a_killed_attack_goes_on_where_it_stopped(build, attacking, rows, settin
     }
     path.write_bytes(torn[tear])
     ran = []
-    real = run_attack.__globals__["attack_example"]
-    monkeypatch.setitem(run_attack.__globals__, "attack_example", lambda *a: ran.append(a[3].id) or real(*a))
+    real = run_attack.__globals__["outcome_of"]
+    monkeypatch.setitem(run_attack.__globals__, "outcome_of", lambda *a: ran.append(a[3].id) or real(*a))
     assert attacking(defended, rows, settings, journal=path, identity="m") == whole
     first = {"none": 3, "half a line": 2, "no newline": 3, "middle": 0, "bytes": 3}[tear]
     assert ran == [f"x{i}" for i in range(first, 5)]

@@ -206,3 +206,28 @@ def test_nan_stops_the_search():
             generator=torch.Generator(),
             settings=gcg.Settings(),
         )
+
+
+def test_restarts_report_the_best_of_all_searches_and_what_all_cost(build, searching):
+    defended = build("llama", True)
+    alone = searching(defended, start="x", rounds=2)
+    more = searching(defended, start="x", rounds=2, restarts=3)
+    assert more.loss >= alone.loss
+    assert (more.iterations, more.forwards, more.backwards) == (8, 4 * alone.forwards, 8)
+    assert searching(defended, start="x", rounds=2, restarts=0) == alone
+    losses = {searching(defended, start="random", rounds=2, seed=seed).loss for seed in range(4)}
+    assert len(losses) == 4  # searches from other starts end elsewhere, so a restart can win
+
+
+def test_no_restart_after_a_flip_where_the_search_stops_at_one(build, searching):
+    defended = build("llama")
+    label = next(y for y in (0, 1) if searching(defended, label=y, stop_at_flip=True, rounds=5).iterations < 5)
+    once = searching(defended, label=label, stop_at_flip=True, rounds=5)
+    assert searching(defended, label=label, stop_at_flip=True, rounds=5, restarts=3) == once
+
+
+def test_a_random_start_survives_where_one_of_those_drawn_does(build, searching):
+    """Only rows that begin with an even token survive: about one random start in two, and one substitution in three."""
+    found = searching(build("llama"), start="random", rounds=1, survives=lambda rows: rows[:, 0] % 2 == 0)
+    assert found.tokens[0] % 2 == 0
+    assert found.without_survivor == 0

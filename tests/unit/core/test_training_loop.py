@@ -347,6 +347,31 @@ def test_accumulating_equals_one_big_batch(clip):
     assert found.flops == expected.flops
 
 
+def test_accumulating_outlives_a_backward_pass_that_reuses_its_memory():
+    """A captured backward pass hands out the same memory each time, as this gradient hook does."""
+    plain, reusing = Toy(2, noise=0), Toy(2, noise=0)
+    places = {name: torch.empty_like(p) for name, p in reusing.model.named_parameters()}
+
+    class Reuse(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, inputs, weight, bias):
+            ctx.save_for_backward(inputs)
+            return inputs @ weight.T + bias
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (inputs,) = ctx.saved_tensors
+            places["weight"].copy_(gradient.T @ inputs)
+            places["bias"].copy_(gradient.sum(0))
+            return None, places["weight"].detach(), places["bias"].detach()
+
+    layer = reusing.model
+    layer.forward = lambda inputs: Reuse.apply(inputs, layer.weight, layer.bias)
+    for one in (plain, reusing):
+        one.train(4, accumulate=3)
+    torch.testing.assert_close(weights(reusing), weights(plain), rtol=1e-6, atol=1e-7)
+
+
 def test_flops_are_counted_over_the_first_step_alone():
     one, many = Toy(noise=0), Toy(noise=0)
     first, all_ = one.train(1), many.train(8)

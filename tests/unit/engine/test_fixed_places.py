@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,11 +11,15 @@ import torch
 from torch.nn import functional as F
 from unit.engine.test_reuse_equals_reference import FAMILIES, WIDTH, batch_of, classifier, reft_step
 
-from latreft.engine import graphs, prepared, search
+from latreft.attacks import gcg
+from latreft.attacks.together import run_together
+from latreft.engine import flight, graphs, prepared, search, whole
+from latreft.engine.interface import Defended, predict
 from latreft.engine.reference import ReferenceEngine
 from latreft.engine.reuse import ReuseEngine
-from latreft.interventions.edits import Edits
+from latreft.interventions.edits import Edits, ReftEdit
 from latreft.interventions.pgd import Ball
+from latreft.interventions.reft import LoReFT
 
 
 @dataclass
@@ -47,7 +52,7 @@ def eager_replay(monkeypatch):
         made.append(Replayed(function, [tensor.detach().clone() for tensor in inputs]))
         return made[-1]
 
-    for module in (graphs, prepared, search):
+    for module in (flight, graphs, prepared, search, whole):
         for name, stand_in in (("capture", capture), ("capturing_is_possible", lambda _device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, stand_in)
@@ -61,7 +66,7 @@ def cat_step(engine, model, batch):
     whole = engine.prepare(model, batch, batch.length)
     start = torch.zeros(len(batch), batch.length, WIDTH, dtype=torch.float64)
     delta = whole.ascend(Edits(), 0, None, start, batch.labels, Ball("l2_token", 0.5), steps=3, step_size=0.2)
-    loss = F.cross_entropy(whole.training_logits(Edits().perturbed(0, delta)), batch.labels)
+    loss = F.cross_entropy(whole.training_logits(Edits(), Edits().perturbed(0, delta))[1], batch.labels)
     return delta, loss
 
 
@@ -80,7 +85,7 @@ def test_full_passes_of_changing_batches_share_one_place(name, eager_replay):
 
 
 def test_large_full_passes_are_left_alone(eager_replay, monkeypatch):
-    monkeypatch.setattr(prepared, "LAUNCH_BOUND", 100)
+    monkeypatch.setattr(whole, "LAUNCH_BOUND", 100)
     cat_step(ReuseEngine(), classifier("llama"), batch_of((17, 12)))
     assert not eager_replay
 
@@ -90,10 +95,210 @@ def test_large_full_passes_are_left_alone(eager_replay, monkeypatch):
 @pytest.mark.parametrize("layers", [(1, 3), (2, 2), (3, 1)], ids=str)
 def test_window_passes_of_changing_batches_are_the_references(name, layers, surrogate, eager_replay):
     model, engine = classifier(name), ReuseEngine()
-    for lengths in ((19, 4, 11), (70, 90, 8), (12, 12, 12)):
+    for lengths in ((19, 4, 11), (70, 70, 70), (70, 90, 8), (70, 70, 70), (12, 12, 12)):
         batch = batch_of(lengths)
         expected, found = (reft_step(e, model, batch, 6, *layers, surrogate) for e in (ReferenceEngine(), engine))
         torch.testing.assert_close(found.loss, expected.loss, rtol=0, atol=1e-10)
         torch.testing.assert_close(found.delta, expected.delta, rtol=0, atol=1e-10)
         torch.testing.assert_close(found.gradients, expected.gradients, rtol=0, atol=1e-10)
     assert eager_replay
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("surrogate", ["none", "exact", "window"])
+def test_mixed_precision_runs_on_fixed_places(name, surrogate, eager_replay):
+    """Float32 weights under autocast, as the scales that train all weights have them; equal to bfloat16's rounding."""
+    model, engine = classifier(name, torch.float32), ReuseEngine()
+    for lengths in ((19, 4, 11), (70, 90, 8)):
+        batch = batch_of(lengths)
+        results = []
+        for one in (ReferenceEngine(), engine):
+            with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+                results.append(reft_step(one, model, batch, 6, 1, 3, surrogate))
+        expected, found = results
+        torch.testing.assert_close(found.loss.float(), expected.loss.float(), rtol=0.05, atol=0.05)
+    assert eager_replay
+
+
+def lat_step(engine, model, batch):
+    """The states of a window perturbed, all weights trained; gradients of every weight."""
+    prepared_batch = engine.prepare(model, batch, 6)
+    shape = torch.Size((len(batch), prepared_batch.mask.shape[1], WIDTH))
+    start = Ball("l2_window", 1.0).start(shape, "random", torch.Generator().manual_seed(2), model.head.weight)
+    delta = prepared_batch.ascend(Edits(), 2, None, start, batch.labels, Ball("l2_window", 1.0), steps=3, step_size=0.2)
+    clean, attacked = prepared_batch.training_logits(Edits(), Edits().perturbed(2, delta))
+    loss = F.cross_entropy(clean, batch.labels) + F.cross_entropy(attacked, batch.labels)
+    return delta, torch.autograd.grad(loss, list(model.parameters()))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_training_all_weights_over_changing_batches_is_the_references(name, eager_replay):
+    model, engine = classifier(name).requires_grad_(True), ReuseEngine()
+    for lengths in ((19, 4, 11), (70, 70, 70), (64, 64, 64), (70, 90, 8), (5, 5, 3), (12, 12, 12)):
+        batch = batch_of(lengths)
+        expected, found = lat_step(ReferenceEngine(), model, batch), lat_step(engine, model, batch)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.01 * parameter.sign())
+
+
+@pytest.mark.parametrize("defended", [False, True])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_predictions_of_changing_batches_are_the_references(name, defended, eager_replay):
+    model, engine = classifier(name), ReuseEngine()
+    reft = LoReFT(WIDTH, 4, start="random", seed=1, dtype=torch.float64)
+    target = Defended(model, ReftEdit(2, reft), 6) if defended else Defended(model)
+    for lengths in ((19,), (3,), (64,), (80,), (64, 64), (9, 30)):
+        batch = batch_of(lengths)
+        found, expected = predict(engine, target, batch), predict(ReferenceEngine(), target, batch)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    assert eager_replay
+
+
+def test_a_batch_that_another_has_displaced_is_run_again(eager_replay):
+    """Two batches of one shape share a place; each gives its own numbers whichever was there last."""
+    model, engine = classifier("llama"), ReuseEngine()
+    first, second = (engine.prepare(model, batch_of(lengths), 6) for lengths in ((19, 4), (12, 17)))
+    kept = first.hidden(2)
+    expected = [ReferenceEngine().prepare(model, batch_of(lengths), 6) for lengths in ((19, 4), (12, 17))]
+    for one, other in ((second, expected[1]), (first, expected[0]), (second, expected[1])):
+        torch.testing.assert_close(one.hidden(2)[one.mask], other.hidden(2)[other.mask], rtol=0, atol=1e-10)
+        delta = torch.ones(2, 6, WIDTH, dtype=torch.float64, requires_grad=True)
+        edits = Edits().perturbed(2, delta)
+        torch.testing.assert_close(one.logits(edits), other.logits(edits), rtol=0, atol=1e-10)
+    torch.testing.assert_close(kept[first.mask], expected[0].hidden(2)[first.mask], rtol=0, atol=1e-10)
+
+
+def test_weights_that_changed_are_refused_in_a_fixed_place_too(eager_replay):
+    model, engine = classifier("llama").requires_grad_(True), ReuseEngine()
+    one = engine.prepare(model, batch_of((19, 4)), 6)
+    one.hidden(2)
+    engine.prepare(model, batch_of((9, 9)), 6).hidden(2)
+    with torch.no_grad():
+        model.head.weight.add_(1.0)
+    with pytest.raises(RuntimeError, match="weights changed"):
+        one.hidden(2)
+
+
+@pytest.mark.parametrize("defended", [False, True])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_attacks_in_fixed_places_choose_the_references_suffixes(name, defended, eager_replay):
+    model, engine = classifier(name), ReuseEngine()
+    reft = LoReFT(WIDTH, 4, start="random", seed=1, dtype=torch.float64)
+    target = Defended(model, ReftEdit(2, reft), 6) if defended else Defended(model)
+    settings = gcg.Settings(rounds=3, top_k=16, candidates=12, tokens=3, start="random")
+    allowed = torch.ones(model.vocabulary, dtype=torch.bool)
+    for seed, length in enumerate((1, 5, 70, 12)):
+        content = tuple(torch.randint(3, 120, (length,), generator=torch.Generator().manual_seed(seed)).tolist())
+        found = [
+            gcg.attack(
+                one.search(target, content, length, seed % 2, 8), label=seed % 2, allowed=allowed,
+                encode=lambda text: (5,), generator=torch.Generator().manual_seed(seed), settings=settings, survives=None,
+            )
+            for one in (ReferenceEngine(), engine)
+        ]  # fmt: skip
+        assert found[0].tokens == found[1].tokens
+        assert found[0].loss == pytest.approx(found[1].loss, abs=1e-10)
+
+
+def test_nothing_is_replayed_between_a_forward_pass_and_its_backward_pass(eager_replay):
+    """Graphs share their memory: a replay in between would overwrite what the gradient needs."""
+    model, engine = classifier("llama").requires_grad_(True), ReuseEngine()
+    one, other = batch_of((19, 4)), batch_of((12, 17))
+    usable = lambda: engine.tools.graphs.usable(torch.device("cpu"))  # noqa: E731
+    logits = engine.prepare(model, one, 6).training_logits(Edits())
+    assert not usable()
+    made = len(eager_replay)
+    loss = F.cross_entropy(logits[0], one.labels)
+    loss = loss + F.cross_entropy(engine.prepare(model, other, 6).training_logits(Edits())[0], other.labels)
+    cat_step(engine, model, other)
+    assert len(eager_replay) == made
+    loss.backward()
+    assert usable()
+    expected = F.cross_entropy(model(one), one.labels) + F.cross_entropy(model(other), other.labels)
+    found = [parameter.grad for parameter in model.parameters()]
+    torch.testing.assert_close(
+        torch.autograd.grad(expected, list(model.parameters())), tuple(found), rtol=0, atol=1e-10
+    )
+
+
+def test_a_result_that_nobody_descends_on_holds_nothing_up(eager_replay):
+    model, engine = classifier("llama").requires_grad_(True), ReuseEngine()
+    logits = engine.prepare(model, batch_of((19, 4)), 6).training_logits(Edits())
+    assert not engine.tools.graphs.usable(torch.device("cpu"))
+    del logits
+    assert engine.tools.graphs.usable(torch.device("cpu"))
+
+
+def test_the_window_passes_hold_the_graphs_too(eager_replay):
+    model, engine = classifier("llama"), ReuseEngine()
+    delta = torch.zeros(2, 6, WIDTH, dtype=torch.float64, requires_grad=True)
+    logits = engine.prepare(model, batch_of((19, 4)), 6).logits(Edits().perturbed(2, delta))
+    assert not engine.tools.graphs.usable(torch.device("cpu"))
+    logits.sum().backward()
+    assert engine.tools.graphs.usable(torch.device("cpu"))
+
+
+def found_by(engine, target, contents, settings):
+    """GCG on several contents, in the groups that the engine makes."""
+    allowed = torch.ones(target.classifier.vocabulary, dtype=torch.bool)
+    found, sizes = {}, []
+    for members in engine.groups(target, [(len(content), len(content)) for content in contents], 4):
+        sizes.append(len(members))
+        searches = [engine.search(target, contents[i], len(contents[i]), i % 2, 8) for i in members]
+        attacks = [
+            partial(
+                gcg.attack, label=i % 2, allowed=allowed, encode=lambda text: (5,), settings=settings, survives=None,
+                generator=torch.Generator().manual_seed(i),
+            )
+            for i in members
+        ]  # fmt: skip
+        results = run_together(engine.group(searches, 3, 4), attacks) if len(members) > 1 else [attacks[0](searches[0])]
+        found.update(zip(members, results, strict=True))
+    return [found[i] for i in range(len(contents))], sizes
+
+
+@pytest.mark.parametrize("stop", [False, True])
+@pytest.mark.parametrize("defended", [False, True])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_attacks_in_flight_choose_the_references_suffixes(name, defended, stop, eager_replay):
+    """Contents of two rooms, in groups of up to four, one of them not full; 20 candidates of at most 8 a pass."""
+    model = classifier(name)
+    reft = LoReFT(WIDTH, 4, start="random", seed=1, dtype=torch.float64)
+    target = Defended(model, ReftEdit(2, reft), 6) if defended else Defended(model)
+    settings = gcg.Settings(
+        rounds=3, top_k=16, candidates=20, tokens=3, start="random", batch_size=8, stop_at_flip=stop
+    )
+    lengths = (1, 5, 70, 12, 40, 64, 9, 80)
+    contents = [
+        tuple(torch.randint(3, 120, (length,), generator=torch.Generator().manual_seed(length)).tolist())
+        for length in lengths
+    ]
+    expected, alone = found_by(ReferenceEngine(), target, contents, settings)
+    found, sizes = found_by(ReuseEngine(), target, contents, settings)
+    assert alone == [1] * 8 and sizes == [4, 2, 2]
+    for one, other in zip(found, expected, strict=True):
+        assert (one.tokens, one.iterations, one.forwards) == (other.tokens, other.iterations, other.forwards)
+        assert one.loss == pytest.approx(other.loss, abs=1e-10)
+
+
+def test_a_flight_that_does_not_fit_goes_on_one_by_one(eager_replay, monkeypatch):
+    model, engine = classifier("llama"), ReuseEngine()
+    contents = [(5, 6, 7), (8, 9, 10, 11)]
+    settings = gcg.Settings(rounds=2, top_k=16, candidates=12, tokens=3, start="random", batch_size=8)
+    expected, _ = found_by(engine, Defended(model), contents, settings)
+
+    def full(*_):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(flight.FlightPlace, "logits", full)
+    found, sizes = found_by(ReuseEngine(), Defended(model), contents, settings)
+    assert sizes == [2] and [one.tokens for one in found] == [one.tokens for one in expected]
+
+
+def test_prefix_attacks_and_large_models_fly_alone(eager_replay, monkeypatch):
+    engine, target = ReuseEngine(), Defended(classifier("llama"))
+    assert engine.groups(target, [(9, 0), (9, 9), (9, 9)], 8) == [[0], [1, 2]]
+    monkeypatch.setattr(whole, "LAUNCH_BOUND", 100)
+    assert engine.groups(target, [(9, 9), (9, 9)], 8) == [[0], [1]]

@@ -221,6 +221,14 @@ def test_bfloat16_states_are_edited_in_float32():
     assert reft.basis().dtype == torch.float32
 
 
+def test_saved_weights_load_under_autocast():
+    """Attacks and evaluation load a defense in mixed precision, where a product of two R would be rounded."""
+    saved = LoReFT(576, 64, seed=0).weights()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loaded = LoReFT.from_weights(saved)
+    torch.testing.assert_close(loaded.weights(), saved, rtol=0, atol=1e-6)
+
+
 def test_autocast_does_not_round_the_edit():
     reft = trained(torch.float32)
     hidden = torch.randn(5, WIDTH)
