@@ -1,7 +1,8 @@
 # The whole reproduction as one DAG. A target's path says its scale:
 #   figures/placement.pdf            the paper's models and data
 #   figures/smoke/placement.pdf      tiny models on a laptop
-# The named targets all, tables, figures and heatmaps concern the scale of `--config scale=NAME` (the paper scale without it).
+# The named targets all, tables, figures, heatmaps and claims concern the scale of `--config scale=NAME` (the paper scale without
+# it).
 import sys
 from pathlib import Path
 
@@ -18,9 +19,11 @@ include: "workflow/rules/preflight.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/circuits.smk"
+include: "workflow/rules/theory.smk"
 include: "workflow/rules/attack.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/claims.smk"
 
 
 report: "workflow/report/workflow.rst"
@@ -31,6 +34,7 @@ localrules:
     tables,
     figures,
     heatmaps,
+    claims,
 
 
 rule all:
@@ -38,6 +42,7 @@ rule all:
     input:
         PLANS.tables(TARGET_SCALE),
         PLANS.figures(TARGET_SCALE),
+        PLANS.ledger(TARGET_SCALE),
         artefacts.RECORDS.format(scale=TARGET_SCALE),
 
 
@@ -54,3 +59,8 @@ rule figures:
 rule heatmaps:
     input:
         PLANS.heatmaps(TARGET_SCALE),
+
+
+rule claims:
+    input:
+        PLANS.ledger(TARGET_SCALE),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 RESULTS = "results/{scale}"
 DATA = RESULTS + "/data/{dataset}/manifest.json"
 BASE = RESULTS + "/models/{model}/manifest.json"
@@ -13,6 +15,7 @@ FINETUNE_RECORD = RESULTS + "/runs/{dataset}/{model}/classifier/finetune.json"
 SCORES_MANIFEST = RESULTS + "/runs/{dataset}/{model}/scores/manifest.json"
 SCORES = RESULTS + "/runs/{dataset}/{model}/scores/scores.safetensors"
 SCORES_RECORD = RESULTS + "/runs/{dataset}/{model}/scores/scores.json"
+THEORY_RECORD = RESULTS + "/runs/{dataset}/{model}/theory.json"
 ARM = RESULTS + "/runs/{dataset}/{model}/{arm}/seed{seed}"
 DEFENSE = ARM + "/defense/manifest.json"
 DEFENSE_WEIGHTS = ARM + "/defense/weights.safetensors"
@@ -25,6 +28,13 @@ ATTACK_OUTCOMES = ARM + "/attack_{attack}.parquet"
 CHECKPOINTS = RESULTS + "/checkpoints"
 RECORDS = RESULTS + "/records.csv"
 TABLE = RESULTS + "/tables/{table}"
+CLAIMS = RESULTS + "/claims"
+
+
+def theory_record(scale: str, datasets: Iterable[str], main_model: str) -> str:
+    """Where a scale's theorems are checked: on its main model and the data set imdb, or its first where it has none."""
+    known = list(datasets)
+    return THEORY_RECORD.format(scale=scale, dataset="imdb" if "imdb" in known else known[0], model=main_model)
 
 
 def figure(scale: str, name: str) -> str:

@@ -86,9 +86,19 @@ class EvaluationSettings(Settings):
     batch_size: Annotated[int, Field(ge=1)] = 32
 
 
+class TheorySettings(Settings):
+    """Numeric checks of the theorems [Sec. 5]: random instances, real texts and their length, steps of PGD."""
+
+    trials: Annotated[int, Field(ge=2)] = 1000
+    examples: Annotated[int, Field(ge=2)] = 8
+    tokens: Annotated[int, Field(ge=3)] = 128
+    steps: Annotated[int, Field(ge=1)] = 4
+    seed: int = 0
+
+
 Rule = Literal[
     "prepare_data", "fetch_model", "finetune", "evaluate_classifier", "score_neurons", "train_defense",
-    "evaluate_accuracy", "attack",
+    "evaluate_accuracy", "attack", "check_theory",
 ]  # fmt: skip
 
 
@@ -109,6 +119,7 @@ class ScaleSettings(Settings):
     engine: Literal["reference", "reuse"] = "reuse"
     compiled: bool = False
     autocast: Literal["bfloat16"] | None = None
+    deterministic: bool = True
     threads: Annotated[int, Field(ge=1)] = 1
     warm_start: bool = False
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 300
@@ -119,6 +130,7 @@ class ScaleSettings(Settings):
     finetune: FinetuneSettings = FinetuneSettings()
     scores: ScoreSettings = ScoreSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    theory: TheorySettings = TheorySettings()
     methods: dict[str, dict[str, Any]]
     attacks: dict[str, dict[str, Any]]
     grids: dict[str, list[Any]] = {}
@@ -232,10 +244,24 @@ class Scale:
         return self.settings.grids[name]
 
 
+class EachKeyOnce(yaml.SafeLoader):
+    """YAML in which a key that stands twice is a fault; by itself the last would silently replace the first."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands twice", problem_mark=key.start_mark)
+                seen.add(key.value)
+        return node
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file as a dictionary; a fault in it is one error with file, line and column."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=EachKeyOnce)
     except yaml.YAMLError as error:
         raise SettingsError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):

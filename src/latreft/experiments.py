@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -39,16 +40,32 @@ class Arm:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a target shows of one arm: the panel and the place in it (bar, row or point), and the attacks it needs."""
+    """What a target shows of one arm: the panel and the place in it (bar, row or point), and the attacks it needs.
+
+    ``accuracy``: whether it needs the accuracy on the whole validation split.
+    """
 
     panel: str
     label: str
     arm: Arm
     attacks: tuple[str, ...]
+    accuracy: bool = True
+
+    def place(self) -> dict[str, Any]:
+        """Where it is shown and which arm it is, as plain values for a rule's params."""
+        arm = self.arm
+        return {
+            "panel": self.panel, "label": self.label, "dataset": arm.dataset, "model": arm.model, "method": arm.method,
+            "arm": arm.name, "seed": arm.seed,
+        }  # fmt: skip
 
 
 class Group(Settings):
-    """Arms that a target wants: every combination of data set, model, arm and swept value."""
+    """Arms that a target wants: every combination of data set, model, arm and swept value.
+
+    ``spelled_out`` arms are named after every value given, also where it is the scale's own: a search keeps its arms'
+    names when what it has found becomes the scale's setting.
+    """
 
     panel: str = "main"
     datasets: list[str] | Literal["all"]
@@ -56,12 +73,16 @@ class Group(Settings):
     arms: Annotated[list[str | dict[str, Any]], Field(min_length=1)]
     vary: dict[str, str | list[Any]] = {}
     attacks: list[str] = []
+    seeds: list[int] | None = None
+    accuracy: bool = True
+    spelled_out: bool = False
 
 
 class TargetSettings(Settings):
-    """One table or figure: its arms, or the classifiers and scores that it shows."""
+    """One table or figure: its arms, or the classifiers and scores that it shows. ``scales`` that have it; all if empty."""
 
     title: str
+    scales: list[str] = []
     groups: list[Group] = []
     classifiers: bool = False
     scores: list[str] = []
@@ -79,7 +100,7 @@ class ExperimentSettings(Settings):
     tables: dict[str, TargetSettings]
     figures: dict[str, TargetSettings]
     extra: dict[str, TargetSettings] = {}
-    """Tables of your own: accuracy and attack success of any arms, one row each."""
+    """Plain tables, ours and yours: accuracy, attack success and cost of any arms, one row each."""
 
     def all(self) -> dict[str, TargetSettings]:
         """Every target by its name."""
@@ -95,9 +116,12 @@ class Plan:
     where: str = field(default="config/experiments.yaml")
 
     def offered(self, targets: Mapping[str, TargetSettings]) -> dict[str, TargetSettings]:
-        """Those of ``targets`` whose data sets this scale has."""
+        """Those of ``targets`` that are for this scale and whose data sets it has."""
         have = set(self.scale.settings.datasets)
-        return {name: settings for name, settings in targets.items() if settings.datasets <= have}
+        own = {
+            name: target for name, target in targets.items() if self.scale.name in (target.scales or [self.scale.name])
+        }
+        return {name: target for name, target in own.items() if target.datasets <= have}
 
     def targets(self) -> Iterator[tuple[str, TargetSettings]]:
         """Every table, figure and extra target that this scale offers, with its settings."""
@@ -108,6 +132,9 @@ class Plan:
         known = self.experiments.all()
         if name not in known:
             raise SettingsError(f"{self.where}: no target is called {name!r}; targets are {', '.join(known)}")
+        if self.scale.name not in (known[name].scales or [self.scale.name]):
+            scales = ", ".join(known[name].scales)
+            raise SettingsError(f"{self.where}: {name} is a target of the scales {scales}, not of {self.scale.name}")
         missing = sorted(known[name].datasets - set(self.scale.settings.datasets))
         if missing:
             raise SettingsError(
@@ -136,6 +163,11 @@ class Plan:
             for cell in self.cells(name):
                 wanted.setdefault(cell.arm.path, {}).update(dict.fromkeys(cell.attacks))
         return {path: list(attacks) for path, attacks in wanted.items()}
+
+    @cached_property
+    def arms_of_known_accuracy(self) -> set[str]:
+        """The paths of the arms whose accuracy on the validation split some target wants."""
+        return {cell.arm.path for name, _ in self.targets() for cell in self.cells(name) if cell.accuracy}
 
     def arm(self, path: str) -> Arm:
         """The arm that lies at ``dataset/model/name/seedN``."""
@@ -181,28 +213,38 @@ class Plan:
                     if method is None:
                         raise SettingsError(f"{where}: an arm needs a method, got {entry!r}")
                     for swept in self._swept(group.vary):
-                        label = ", ".join(str(value) for value in swept.values()) or changes.get("label") or method
+                        told = [changes["label"]] if "label" in changes else []
+                        label = ", ".join(map(str, [*told, *swept.values()])) or method
                         own = {key: value for key, value in changes.items() if key != "label"} | swept
-                        for seed in settings.seeds:
-                            arm = self._arm(dataset, model, method, own, seed, where)
-                            yield Cell(group.panel, str(label), arm, tuple(group.attacks))
+                        for seed in settings.seeds if group.seeds is None else group.seeds:
+                            arm = self._arm(dataset, model, method, own, seed, where, group.spelled_out)
+                            yield Cell(group.panel, label, arm, tuple(group.attacks), group.accuracy)
 
-    def _arm(self, dataset: str, model: str, method: str, changes: dict[str, Any], seed: int, where: str) -> Arm:
-        """The arm with ``changes``; a change that equals the scale's own setting is none."""
+    def _arm(
+        self, dataset: str, model: str, method: str, changes: dict[str, Any], seed: int, where: str, spelled_out: bool
+    ) -> Arm:
+        """The arm with ``changes``; a change that equals the scale's own setting is none, unless ``spelled_out``."""
         try:
             own = self.scale.method(dataset, model, method)
             changed = self.scale.method(dataset, model, method, changes)
         except SettingsError as error:
             raise SettingsError(f"{where}: arm {method}{f' {changes}' if changes else ''}: {error}") from None
         differing = tuple(
-            (key, getattr(changed, key)) for key in sorted(changes) if getattr(changed, key) != getattr(own, key)
+            (key, getattr(changed, key))
+            for key in sorted(changes)
+            if spelled_out or getattr(changed, key) != getattr(own, key)
         )
-        name = "__".join([method, *(f"{key}_{value}" for key, value in differing)])
+        name = "__".join([method, *(f"{key}_{in_a_path(value)}" for key, value in differing)])
         if not NAME.match(name):
             raise SettingsError(
                 f"{where}: the arm {name!r} cannot be a path; use letters, digits, '.' and '_' in values"
             )
         return Arm(dataset, model, method, name, seed, differing)
+
+
+def in_a_path(value: Any) -> str:
+    """A setting's value as arms are named after it: numbers without an exponent."""
+    return format(Decimal(repr(value)), "f") if isinstance(value, float) else str(value)
 
 
 def load_plan(scale: Scale, path: Path) -> Plan:

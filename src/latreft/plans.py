@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from latreft import artefacts
+from latreft.claims.wanted import Wanted, load_ledger
 from latreft.code_hash import code_hash
 from latreft.config import PAPER, ModelSettings, Scale, load_models, load_scale, read_yaml, scale_files
 from latreft.data.settings import DatasetSettings, ParquetSource, SampleSource
@@ -21,6 +22,9 @@ from latreft.settings import SettingsError
 Wildcards = Any
 Job = Callable[[Wildcards], Any]
 T = TypeVar("T")
+
+
+RUNTIME = ("device", "engine", "compiled", "autocast", "deterministic", "threads")
 
 
 def load_plans(root: Path, given: Mapping[str, Any]) -> dict[str, Plan]:
@@ -133,6 +137,9 @@ class Plans:
     def score_settings(self, w: Wildcards) -> dict[str, Any]:
         return self.scale(w).settings.scores.model_dump()
 
+    def theory_settings(self, w: Wildcards) -> dict[str, Any]:
+        return self.scale(w).settings.theory.model_dump()
+
     def evaluation_settings(self, w: Wildcards) -> dict[str, Any]:
         return self.scale(w).settings.evaluation.model_dump() | {"max_length": self.max_length(w)}
 
@@ -166,7 +173,7 @@ class Plans:
     def runtime(self, w: Wildcards) -> dict[str, Any]:
         """Device, engine, precision, threads: how a job runs, as far as its numbers may depend on it."""
         s = self.scale(w).settings
-        return {name: getattr(s, name) for name in ("device", "engine", "compiled", "autocast", "threads")}
+        return {name: getattr(s, name) for name in RUNTIME}
 
     def execution(self, w: Wildcards, threads: int) -> dict[str, Any]:
         """How a job runs, as far as its numbers do not depend on it.
@@ -233,13 +240,21 @@ class Plans:
             return []
         return [artefacts.DATA.format(scale=w.scale, dataset=name) for name in self.scale(w).settings.datasets]
 
+    def table_outcomes(self, w: Wildcards) -> list[str]:
+        """The differences between arms are built from what happened to each attacked example, other tables from records."""
+        if w.table != "differences":
+            return []
+        return attack_outcomes(target_records(self.plan(w), w.table))
+
     def all_records(self, w: Wildcards) -> list[str]:
         """Every record of a scale."""
         plan = self.plan(w)
         found: dict[str, None] = {}
         for path, arm in plan.all_arms.items():
-            found.update(dict.fromkeys(arm_records(plan, arm, plan.arm_attacks[path])))
-        return [*found, *classifier_records(plan, artefacts.FINETUNE_RECORD, artefacts.SCORES_RECORD)]
+            accuracy = path in plan.arms_of_known_accuracy
+            found.update(dict.fromkeys(arm_records(plan, arm, plan.arm_attacks[path], accuracy)))
+        of_classifiers = classifier_records(plan, artefacts.FINETUNE_RECORD, artefacts.SCORES_RECORD)
+        return [*found, *of_classifiers, theory_record(plan)]
 
     def figure_plan(self, w: Wildcards) -> Plan:
         """The paper scale's figures lie in ``figures/`` itself, the others in a folder of their scale."""
@@ -260,8 +275,26 @@ class Plans:
         return self.code("make_table.py", f"latreft.tables.{self.table_builder(w)}")
 
     def table_builder(self, w: Wildcards) -> str:
-        """The module that builds a table; those of the reader's own are plain tables of their arms."""
+        """The module that builds a table; those under ``extra`` are plain tables of their arms."""
         return "arms" if w.table in self.plan(w).experiments.extra else w.table
+
+    @cached_property
+    def _wanted(self) -> dict[str, Wanted]:
+        folder = self.root / "config"
+        ledger, models = load_ledger(folder), frozenset(load_models(folder))
+        return {name: Wanted(ledger, plan, models) for name, plan in self.by_scale.items()}
+
+    def claims(self, scale: str) -> Wanted:
+        """What the verdicts on the paper's claims need at a scale."""
+        return self._wanted[self._plan(scale).scale.name]
+
+    def paper_costs(self, scale: str) -> dict[str, dict[str, Any]]:
+        """The models of the paper scale and the settings of its methods, if a claim judged at ``scale`` counts with them."""
+        return self.claims(scale).costs(self.root / "config")
+
+    def ledger(self, scale: str) -> list[str]:
+        """The verdicts on the paper's claims at a scale."""
+        return [f"{artefacts.CLAIMS.format(scale=scale)}.{end}" for end in ("csv", "md", "tex")]
 
     def tables(self, scale: str) -> list[str]:
         """All tables of a scale."""
@@ -301,19 +334,7 @@ def _code(script: Path, modules: tuple[str, ...]) -> str:
 
 def cells(plan: Plan, target: str) -> list[dict[str, Any]]:
     """A target's cells as plain values, for a rule's params."""
-    return [
-        {
-            "panel": cell.panel,
-            "label": cell.label,
-            "dataset": cell.arm.dataset,
-            "model": cell.arm.model,
-            "method": cell.arm.method,
-            "arm": cell.arm.name,
-            "seed": cell.arm.seed,
-            "attacks": list(cell.attacks),
-        }
-        for cell in plan.cells(target)
-    ]
+    return [cell.place() | {"attacks": list(cell.attacks), "accuracy": cell.accuracy} for cell in plan.cells(target)]
 
 
 def titles(plan: Plan) -> dict[str, dict[str, str]]:
@@ -324,10 +345,10 @@ def titles(plan: Plan) -> dict[str, dict[str, str]]:
     }
 
 
-def arm_records(plan: Plan, arm: Arm, attacks: tuple[str, ...] | list[str]) -> list[str]:
-    """The records of one arm: training, cost, accuracy, and the attacks wanted."""
+def arm_records(plan: Plan, arm: Arm, attacks: tuple[str, ...] | list[str], accuracy: bool = True) -> list[str]:
+    """The records of one arm: training, cost, accuracy if wanted, and the attacks wanted."""
     place = {"scale": plan.scale.name, "dataset": arm.dataset, "model": arm.model, "arm": arm.name, "seed": arm.seed}
-    fixed = (artefacts.TRAIN_RECORD, artefacts.COST_RECORD, artefacts.ACCURACY_RECORD)
+    fixed = [artefacts.TRAIN_RECORD, artefacts.COST_RECORD, *([artefacts.ACCURACY_RECORD] if accuracy else [])]
     return [
         *(template.format(**place) for template in fixed),
         *(artefacts.ATTACK_RECORD.format(**place, attack=attack) for attack in attacks),
@@ -344,13 +365,25 @@ def classifier_records(plan: Plan, *templates: str) -> list[str]:
     ]
 
 
+def theory_record(plan: Plan) -> str:
+    """The record of the theorems' checks."""
+    settings = plan.scale.settings
+    return artefacts.theory_record(plan.scale.name, settings.datasets, settings.main_model)
+
+
 def target_records(plan: Plan, target: str) -> list[str]:
     """The records that a table or figure is built from."""
     found: dict[str, None] = {}
     for cell in plan.cells(target):
-        found.update(dict.fromkeys(arm_records(plan, cell.arm, cell.attacks)))
+        found.update(dict.fromkeys(arm_records(plan, cell.arm, cell.attacks, cell.accuracy)))
     shown = classifier_records(plan, artefacts.FINETUNE_RECORD) if plan.target(target).classifiers else []
     return [*found, *shown]
+
+
+def attack_outcomes(records: list[str]) -> list[str]:
+    """The per-example outcomes beside those of ``records`` that are an attack's."""
+    attacks = [Path(path) for path in records if Path(path).name.startswith("attack_")]
+    return [str(path.with_suffix(".parquet")) for path in attacks]
 
 
 def scored(plan: Plan, target: str, template: str) -> list[str]:

@@ -15,6 +15,8 @@ from latreft.data.settings import DatasetSettings, HubSource, ParquetSource, Sam
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2}
+FETCHED = ("data/imdb.parquet", "data/enron_spam.parquet", "data/gpt2")
+"""What ``make data`` makes."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,10 @@ def data_faults(name: str, settings: DatasetSettings, root: Path) -> Iterator[Fa
         if fault is not None:
             yield Fault(f"data set {name}: {fault.what}", fault.remedy)
     if isinstance(source, ParquetSource) and not Path(source.path).exists():
-        yield Fault(f"data set {name}: {source.path} does not exist", "correct source.path, or put the file there")
+        yield Fault(
+            f"data set {name}: {source.path} does not exist",
+            _fetching(source.path) or "correct source.path, or put the file there",
+        )
     if isinstance(source, SampleSource):
         path = root / (source.path or f"resources/sample/{name}.parquet")
         if not path.is_file():
@@ -83,7 +88,15 @@ def data_faults(name: str, settings: DatasetSettings, root: Path) -> Iterator[Fa
         if fault is not None:
             yield Fault(f"data set {name}: length tokenizer gpt2: {fault.what}", f"{fault.remedy}, or name a local one")
     if place and not Path(place).exists():
-        yield Fault(f"data set {name}: length tokenizer {place} does not exist", "correct length.tokenizer")
+        yield Fault(
+            f"data set {name}: length tokenizer {place} does not exist",
+            _fetching(place) or "correct length.tokenizer",
+        )
+
+
+def _fetching(place: str) -> str | None:
+    """What fetches a data file; None for one that the user has to provide."""
+    return "run `make data`" if Path(place).as_posix() in FETCHED else None
 
 
 def machine_faults(scale: Scale, free_bytes: int, gpus: int) -> Iterator[Fault]:

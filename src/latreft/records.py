@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
-Kind = Literal["finetune", "scores", "train", "cost", "accuracy", "attack"]
+Kind = Literal["finetune", "scores", "train", "cost", "accuracy", "attack", "theory"]
 
 
 class Strict(BaseModel):

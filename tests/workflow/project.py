@@ -46,6 +46,7 @@ SCALE: dict[str, Any] = {
     "finetune": {"epochs": 1, "learning_rate": 2e-3, "batch_size": 16},
     "scores": {"calibration": 8, "batch_size": 8},
     "evaluation": {"batch_size": 24},
+    "theory": {"trials": 20, "examples": 2, "steps": 1},
     "methods": {
         "none": {},
         "r2d2": {
@@ -120,6 +121,23 @@ EXPERIMENTS: dict[str, Any] = {
     },
 }  # fmt: skip
 
+CLAIMS: dict[str, Any] = {
+    "judged_at": ["mini"],
+    "arms": {
+        "undefended": {"target": "main_imdb", "dataset": "imdb", "label": "none"},
+        "trained": {"target": "main_imdb", "dataset": "imdb", "label": "r2d2"},
+    },
+    "claims": {
+        "r2d2_helps": {
+            "statement": "R2D2 lowers GCG's success.", "where": "Table 1", "paper": "> 0", "unit": "rate",
+            "scales": ["mini"],
+            "quantities": {"fall": {"kind": "difference", "arms": ["undefended", "trained"], "of": "gcg"}},
+            "reproduced": {"fall": {"clearly_above": 0}},
+            "partly": [{"fall": {"above": 0}}],
+        },
+    },
+}  # fmt: skip
+
 ATTACKS = {
     "none": ["gcg"],
     "r2d2": ["random_token", "gcg"],
@@ -128,8 +146,8 @@ ATTACKS = {
     "lat_reft__window_1": ["gcg"],
 }
 SHOWN = {
-    "none": ["table/main_imdb", "figure/motivation"],
-    "r2d2": ["table/main_imdb"],
+    "none": ["table/main_imdb", "figure/motivation", "judge_claims"],
+    "r2d2": ["table/main_imdb", "judge_claims"],
     "lat_reft": ["table/main_imdb", "figure/motivation", "figure/placement"],
     "lat_reft__reft_layer_2": ["figure/motivation"],
     "lat_reft__window_1": ["figure/placement"],
@@ -142,6 +160,7 @@ EVERYTHING = {
     "finetune/mini-neox",
     "evaluate_classifier/mini-neox",
     "score_neurons/mini-neox",
+    "check_theory/mini-neox",
     "figure/heatmaps_imdb",
 }
 
@@ -222,7 +241,7 @@ class Said:
         found: Counter[str] = Counter()
         for block in re.split(r"^(?=(?:local)?rule \w+:$)", self.text, flags=re.MULTILINE)[1:]:
             rule = block.split(":", 1)[0].split()[1]
-            if rule not in ("all", "tables", "figures"):
+            if rule not in ("all", "tables", "figures", "claims"):
                 wildcards = re.search(r"^    wildcards: (.*)$", block, re.MULTILINE)
                 values = dict(pair.split("=", 1) for pair in wildcards[1].split(", ")) if wildcards else {}
                 keys = ("model", "arm", "attack", "table", "figure")
@@ -261,10 +280,11 @@ class Project:
     folder: Path
     server: Server
 
-    def start(self, *arguments: str, timeout: int = 120, **environment: str) -> Run:
-        """Start ``snakemake ARGUMENTS`` in the copy."""
+    def start(self, *arguments: str, timeout: int = 120, program: str | None = None, **environment: str) -> Run:
+        """Start ``snakemake ARGUMENTS``, or another ``program``, in the copy."""
         output = self.folder / ".said"
         pid = self.server.start(
+            program=program,
             arguments=list(arguments),
             folder=str(self.folder),
             environment=clean_environment() | environment,
@@ -276,6 +296,10 @@ class Project:
     def __call__(self, *arguments: str, timeout: int = 120, **environment: str) -> Said:
         """Run ``snakemake ARGUMENTS`` in the copy."""
         return self.start(*arguments, timeout=timeout, **environment).end()
+
+    def tool(self, name: str, *arguments: str) -> Said:
+        """Run ``tools/NAME.py ARGUMENTS`` in the copy."""
+        return self.start(*arguments, timeout=300, program=f"tools/{name}.py").end()
 
     def run(self, *arguments: str, **environment: str) -> Said:
         """Build ``ARGUMENTS`` (all targets of the mini scale without any)."""
@@ -348,6 +372,7 @@ def new_project(folder: Path, server: Server) -> Project:
     project.write_yaml("config/mini.yaml", SCALE)
     project.change(lambda models: models.update(MODELS), "config/models.yaml")
     project.write_yaml("config/experiments.yaml", EXPERIMENTS)
+    project.write_yaml("config/claims.yaml", CLAIMS)
     for name in ("smoke", "small"):
         project.path(f"config/{name}.yaml").unlink(missing_ok=True)
     project.path("README.md").touch()

@@ -1,8 +1,9 @@
-"""Runs Snakemake's command line again and again, its slow imports paid once.
+"""Runs Snakemake's command line, and the project's tools, again and again, their slow imports paid once.
 
-One JSON request a line on stdin: ``arguments``, ``folder``, ``environment``, ``output`` (a file for stdout and stderr)
-and ``timeout`` (seconds) start a run, answered with ``pid``; ``pid`` waits for its end, answered with ``code``. Each run
-is a forked process and a session of its own, and imports the project afresh from the folder it runs in.
+One JSON request a line on stdin: ``program`` (a script, or null for Snakemake), ``arguments``, ``folder``,
+``environment``, ``output`` (a file for stdout and stderr) and ``timeout`` (seconds) start a run, answered with ``pid``;
+``pid`` waits for its end, answered with ``code``. Each run is a forked process and a session of its own, and imports the
+project afresh from the folder it runs in.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import runpy
 import signal
 import sys
 
@@ -25,6 +27,8 @@ PACKAGES = (
     "pygments.formatters",
     "numpy",
     "pandas",
+    "pyarrow.parquet",
+    "statsmodels.stats.proportion",
     "pydantic",
     "torch.utils.flop_counter",
     "transformers.utils.logging",
@@ -47,10 +51,13 @@ def run(request: dict) -> None:
         os.environ.clear()
         os.environ.update(request["environment"])
         os.chdir(request["folder"])
-        sys.argv = ["snakemake", *request["arguments"]]
-        from snakemake.cli import main
+        sys.argv = [request["program"] or "snakemake", *request["arguments"]]
+        if request["program"]:
+            runpy.run_path(request["program"], run_name="__main__")
+        else:
+            from snakemake.cli import main
 
-        main()
+            main()
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)

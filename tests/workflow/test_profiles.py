@@ -18,7 +18,9 @@ PLACEMENT = [
     "lat_reft__reft_layer_4",
     "lat_reft__reft_layer_22",
 ]
-GPU_RULES = {"finetune", "score_neurons", "train_defense", "evaluate_accuracy", "evaluate_classifier", "attack"}
+GPU_RULES = {
+    "finetune", "score_neurons", "train_defense", "evaluate_accuracy", "evaluate_classifier", "attack", "check_theory",
+}  # fmt: skip
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "http_proxy": "http://127.0.0.1:9",

@@ -156,6 +156,15 @@ def test_fine_tuning_reruns_everything_below_it(project: Project) -> None:
     assert project.plan().names == EVERYTHING - {"prepare_data", "fetch_model/mini-neox"}
 
 
+def test_the_checks_of_the_theorems_rerun_alone(project: Project) -> None:
+    checked = {"check_theory/mini-neox", "records"}
+    project.change(lambda scale: scale["theory"].update(trials=30))
+    assert project.plan().names == checked
+    project.change(lambda scale: scale["theory"].update(trials=20))
+    project.append("src/latreft/theory/theorem_1.py", "\n\nNEW = 1\n")
+    assert project.plan().names == checked
+
+
 def test_cost_formulas_train_nothing(project: Project) -> None:
     project.append("src/latreft/cost/paper.py", "\n\nNEW = 1\n")
     planned = project.plan().names
@@ -199,7 +208,7 @@ def test_changed_data_reach_the_jobs_below(project: Project) -> None:
 def test_a_changed_file_of_ones_own_makes_its_data_anew(project: Project) -> None:
     """The file is an input, so an edited text cannot leave an old table standing; a touched one changes nothing."""
     own = "data/own.parquet"
-    project.path("data").mkdir()
+    project.path("data").mkdir(exist_ok=True)
     frame = pd.read_parquet(project.path("resources/sample/imdb.parquet"))
     frame.to_parquet(project.path(own))
     source = {

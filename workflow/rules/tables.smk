@@ -1,8 +1,9 @@
-# Tables, and all records in one file: built from records only.
+# Tables, and all records in one file: built from records only (differences: also from per-example outcomes).
 rule table:
     input:
         records=PLANS.table_records,
         manifests=PLANS.table_manifests,
+        outcomes=PLANS.table_outcomes,
         paper=PAPER_NUMBERS,
     output:
         csv=report(

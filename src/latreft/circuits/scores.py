@@ -17,7 +17,7 @@ from latreft.models.classifier import Classifier
 
 
 @contextmanager
-def _activations(model: Classifier) -> Iterator[list[Tensor]]:
+def activations(model: Classifier) -> Iterator[list[Tensor]]:
     """The MLP neurons' activations [B, T, neurons] of each block, in order, of the pass run inside the context."""
     caught: list[Tensor] = []
 
@@ -65,12 +65,12 @@ def neuron_scores(
     act_grad, act_sum = _Sums(model.layers), (_Sums(model.layers), _Sums(model.layers))
     for indices in batches_by_length(examples, batch_size):
         batch = collate([examples[i] for i in indices]).to(model.device)
-        with _activations(model) as activations, torch.enable_grad():
+        with activations(model) as caught, torch.enable_grad():
             embeddings = model.embedding(batch.tokens).detach().requires_grad_(True)
             loss = F.cross_entropy(model.logits_of_embeddings(embeddings, batch), batch.labels, reduction="sum")
-            gradients = torch.autograd.grad(loss, activations)
+            gradients = torch.autograd.grad(loss, caught)
         keep = batch.mask[..., None]
-        for layer, (activation, gradient) in enumerate(zip(activations, gradients, strict=True)):
+        for layer, (activation, gradient) in enumerate(zip(caught, gradients, strict=True)):
             value = activation.detach().double()
             act_grad.add(layer, (value * gradient.double()).abs().mul(keep).sum(dim=(0, 1)))
             per_example = value.abs().mul(keep).sum(dim=1)

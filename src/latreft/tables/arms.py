@@ -1,4 +1,4 @@
-"""A table of the reader's own: any arms, one row each, with their accuracy, attack success and cost."""
+"""A plain table, for a target under ``extra``: any arms, one row each, with accuracy, attack success and cost."""
 
 from __future__ import annotations
 

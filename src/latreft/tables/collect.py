@@ -15,6 +15,7 @@ TIDY = [*PLACE, "seed", "source", "metric", "value", "n", "ci_low", "ci_high", "
 POOLED = [*POINT, "value", "n", "ci_low", "ci_high", "unit", "seeds", "seeds_wanted", "seed_values", "missing"]
 CELL_DEFAULTS: dict[str, Any] = {
     "panel": "main", "method": "finetune", "arm": "classifier", "seed": None, "attacks": (),
+    "accuracy": True,
 }  # fmt: skip
 COSTS = (
     "cost_paper_flops_per_example",
@@ -80,7 +81,7 @@ def sources(cell: Mapping[str, Any]) -> list[str]:
     """The kinds of record that a cell is made of; an attack goes by its own name."""
     if cell["method"] == "finetune":
         return ["finetune"]
-    return ["accuracy", "train", "cost", *cell["attacks"]]
+    return [*(["accuracy"] if cell["accuracy"] else []), "train", "cost", *cell["attacks"]]
 
 
 def collect(cells: Iterable[Mapping[str, Any]], long_frame: pd.DataFrame, scale: str | None = None) -> pd.DataFrame:

@@ -24,7 +24,8 @@ class Context:
     """One target at one scale.
 
     ``titles`` maps ``models`` and ``datasets`` (and, to overrule ours, ``methods`` and ``attacks``) to names by key.
-    ``manifests`` are data manifests; ``scores`` are score files, where ``artefacts.SCORES`` puts them.
+    ``manifests`` are data manifests; ``scores`` are score files, where ``artefacts.SCORES`` puts them; ``outcomes`` are
+    attacks' per-example outcomes, where ``artefacts.ATTACK_OUTCOMES`` puts them.
     """
 
     target: str
@@ -36,6 +37,7 @@ class Context:
     titles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     manifests: list[Path] = field(default_factory=list)
     scores: list[Path] = field(default_factory=list)
+    outcomes: list[Path] = field(default_factory=list)
     paper: Path = PAPER_NUMBERS
 
     @cached_property
@@ -123,7 +125,7 @@ def snakemake_context(snakemake: Any) -> Context:
     """The context of a Snakemake job.
 
     ``params``: target, title, scale, scale_title, cells, titles. ``input``: records; for targets that need them
-    manifests (data) and scores; paper (files of the paper's numbers, if the DAG is to see them).
+    manifests (data), scores and outcomes; paper (files of the paper's numbers, if the DAG is to see them).
     """
 
     def files(name: str) -> list[Path]:
@@ -142,5 +144,6 @@ def snakemake_context(snakemake: Any) -> Context:
         titles=params.titles,
         manifests=files("manifests"),
         scores=files("scores"),
+        outcomes=files("outcomes"),
         paper=paper[0].parent if paper else PAPER_NUMBERS,
     )

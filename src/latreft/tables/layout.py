@@ -80,8 +80,18 @@ def text_of(point: Point | None, form: Callable[[float], str]) -> str:
     if point["unit"] == "rate":
         digits = 2 if point["ci_high"] - point["ci_low"] > NARROW else 3
         text = f"{point['value']:.3f} [{point['ci_low']:.{digits}f}, {point['ci_high']:.{digits}f}]"
+    return text + partial_words(point)
+
+
+def partial_words(point: Point) -> str:
+    """`` (1 of 3 seeds)`` where some of the seeds wanted are not there; else nothing."""
     partial = point["seeds"] < point["seeds_wanted"]
-    return f"{text} ({point['seeds']} of {point['seeds_wanted']} seeds)" if partial else text
+    return f" ({point['seeds']} of {point['seeds_wanted']} seeds)" if partial else ""
+
+
+def p_text(p: float) -> str:
+    """A p with two digits."""
+    return "<0.001" if p < 0.001 else f"{p:.2g}"
 
 
 def attacks_of(context: Context) -> list[str]:

@@ -10,7 +10,15 @@ METHODS = {
     "lat_reft": "LAT-ReFT",
     "finetune": "Clean fine-tuning",
 }
-ATTACKS = {"gcg": "GCG", "random_token": "RandomToken", "prefix_gcg": "Prefix GCG"}
+ATTACKS = {
+    "gcg": "GCG",
+    "random_token": "RandomToken",
+    "prefix_gcg": "Prefix GCG",
+    "gcg_tuning": "GCG",
+    "gcg_strong": "Stronger GCG",
+    "gcg_25": "25-token GCG",
+    "gcg_40": "40-token GCG",
+}
 RULES = {
     "random": "Random",
     "act_diff": "ActDiff",

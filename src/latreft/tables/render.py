@@ -18,7 +18,7 @@ LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "“": "``", "”": "''", "’": "'", "×": r"$\times$",
     "λ": r"$\lambda$", "ε": r"$\varepsilon$", "α": r"$\alpha$", "<": r"\textless{}", ">": r"\textgreater{}",
-    "[": "{[}", "]": "{]}",
+    "ρ": r"$\rho$", "≈": r"$\approx$", "≤": r"$\le$", "≥": r"$\ge$", "−": r"$-$", "[": "{[}", "]": "{]}",
 }  # fmt: skip
 
 
@@ -26,7 +26,8 @@ LATEX = {
 class Table:
     """One table: ``frame`` holds raw numbers, ``display`` the same as text; ``supplement`` is a second, captioned one.
 
-    ``lead`` is the number of leading columns that say what a row is.
+    ``lead`` is the number of leading columns that say what a row is. ``widths`` sets LaTeX columns of text, of the table
+    and of its supplement, as shares of the text's width.
     """
 
     label: str
@@ -36,6 +37,7 @@ class Table:
     lead: int = 1
     notes: Sequence[str] = ()
     supplement: tuple[str, pd.DataFrame] | None = field(default=None)
+    widths: tuple[Sequence[float], Sequence[float]] = ((), ())
 
 
 def write(table: Table, csv: str | Path, md: str | Path, tex: str | Path) -> None:
@@ -87,16 +89,21 @@ def escape(text: str) -> str:
 
 def latex_text(table: Table) -> str:
     """One ``table`` (or ``longtable``, if it would not fit a page) and the supplement's, with booktabs rules."""
-    parts = [latex_table(table.display, table.lead, table.caption, table.label, table.notes)]
+    own, further = table.widths
+    parts = [latex_table(table.display, table.lead, table.caption, table.label, table.notes, own)]
     if table.supplement is not None:
         caption, display = table.supplement
-        parts.append(latex_table(display, table.lead, caption, f"{table.label}:supplement", ()))
+        parts.append(latex_table(display, table.lead, caption, f"{table.label}:supplement", (), further))
     return "% needs: booktabs, graphicx, longtable\n" + "\n".join(parts)
 
 
-def latex_table(display: pd.DataFrame, lead: int, caption: str, label: str, notes: Sequence[str]) -> str:
+def latex_table(
+    display: pd.DataFrame, lead: int, caption: str, label: str, notes: Sequence[str], widths: Sequence[float] = ()
+) -> str:
     """One LaTeX table. A repeated entry of the first column is left blank, and a thin rule parts the groups."""
     columns = "l" * lead + "r" * (len(display.columns) - lead)
+    if widths:
+        columns = "".join(rf"p{{{width:g}\textwidth}}" for width in widths)
     head = " & ".join(escape(name) for name in display.columns) + r" \\"
     body = _latex_rows(display, lead)
     named = rf"\caption{{{escape(caption)}}}\label{{{label}}}"

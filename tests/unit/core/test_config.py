@@ -156,6 +156,7 @@ def test_unknown_names_asked_of_a_scale_are_errors(tmp_path):
     ("text", "message"),
     [
         ("a: [1", "x.yaml: not valid YAML: .*line"),
+        ("a:\n  b: 1\n  b: 2", "x.yaml: not valid YAML: key 'b' stands twice .*line 3"),
         ("- 1", "expected keys and values at the top level, found list"),
         ("", "found NoneType"),
     ],

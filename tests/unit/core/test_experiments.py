@@ -54,6 +54,47 @@ def test_whole_and_decimal_numbers_are_one_arm(tmp_path):
     assert "words/other/lat_reft__epsilon_1.0/seed0" in names(one, "sweep")
 
 
+def test_small_numbers_are_written_out_in_paths(tmp_path):
+    arms = [{"method": "lat_reft", "learning_rate": 1e-5}]
+    assert names(plan(tmp_path, changed(EXPERIMENTS, f"{GROUP}.arms", arms)), "main")[0].startswith(
+        "words/tiny/lat_reft__learning_rate_0.00001/"
+    )
+
+
+def test_a_value_that_cannot_be_a_path_is_refused(tmp_path):
+    arms = [{"method": "r2d2", "gcg_text": "? !"}]
+    with pytest.raises(SettingsError, match="cannot be a path; use letters, digits"):
+        plan(tmp_path, changed(EXPERIMENTS, f"{GROUP}.arms", arms), changed(SCALE, "methods.r2d2", {}))
+
+
+def test_a_search_names_its_arms_after_every_value(tmp_path):
+    """What a search finds becomes the scale's setting: its arms must not get other names for that."""
+    searched = changed(EXPERIMENTS, "figures.sweep.groups.0.spelled_out", True)
+    before, after = (
+        plan(tmp_path, changed(searched, "figures.sweep.groups.0.vary", {"epsilon": [0.25, 0.5]}),
+             changed(SCALE, "methods.lat_reft.epsilon", epsilon))
+        for epsilon in (0.25, 0.5)
+    )  # fmt: skip
+    assert names(before, "sweep")[:4:2] == [
+        "words/other/lat_reft__epsilon_0.25/seed0", "words/other/lat_reft__epsilon_0.5/seed0",
+    ]  # fmt: skip
+    assert names(before, "sweep")[:4] == names(after, "sweep")[:4]
+
+
+def test_a_target_of_other_scales_is_not_offered(tmp_path):
+    toy = plan(tmp_path, changed(EXPERIMENTS, "figures.sweep.scales", ["elsewhere"]))
+    assert "sweep" not in dict(toy.targets())
+    with pytest.raises(SettingsError, match="sweep is a target of the scales elsewhere, not of"):
+        toy.cells("sweep")
+    assert "sweep" in dict(plan(tmp_path, changed(EXPERIMENTS, "figures.sweep.scales", [SCALE["scale"]])).targets())
+
+
+def test_accuracy_is_measured_where_some_target_wants_it(tmp_path):
+    toy = plan(tmp_path, changed(EXPERIMENTS, "figures.sweep.groups.0.accuracy", False))
+    assert "words/other/lat_reft__window_1/seed0" not in toy.arms_of_known_accuracy
+    assert "words/other/lat_reft/seed0" in toy.arms_of_known_accuracy  # another target wants it
+
+
 def test_targets_share_arms_and_an_arm_gets_all_the_attacks_wanted(tmp_path):
     toy = plan(tmp_path)
     shared = "words/other/lat_reft/seed0"
@@ -108,7 +149,6 @@ def test_equal_settings_on_another_model_are_another_arm(tmp_path):
             {"window": [0]},
             ["sweep: arm lat_reft {'window': 0}: ", "key 'window' has value 0"],
         ),
-        (f"{GROUP}.arms", [{"method": "lat_reft", "step_size": 1e-9}], ["cannot be a path; use letters, digits"]),
         (f"{GROUP}.datsets", ["words"], ["unknown key", "datsets"]),
         ("tables.main.tilte", "x", ["unknown key 'tables.main.tilte'"]),
         ("tabels", {}, ["unknown key 'tabels'", "extra, figures, tables"]),

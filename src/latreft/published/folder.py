@@ -1,0 +1,84 @@
+"""What lies where: a published folder, and the results that it is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+from latreft import artefacts
+from latreft.plans import Plans, classifier_records, scored
+
+README = "README.md"
+RECORDS = "records.jsonl"
+RECORDS_CSV = "records.csv"
+ACCURACY_OUTCOMES = "outcomes_accuracy.parquet"
+ATTACK_OUTCOMES = "outcomes_attacks.parquet"
+MANIFESTS = "manifests"
+SCORES = "scores"
+CONFIG = "config"
+TABLES = "tables"
+FIGURES = "figures"
+CLAIMS = ("claims.csv", "claims.md", "claims.tex")
+OWN = (
+    README, RECORDS, RECORDS_CSV, ACCURACY_OUTCOMES, ATTACK_OUTCOMES, MANIFESTS, SCORES, CONFIG, TABLES, FIGURES, *CLAIMS,
+)  # fmt: skip
+"""Everything in a published folder that is written by ``tools/publish.py``; other files there are left alone."""
+WITH_OUTCOMES = ("finetune.json", "accuracy.json", "attack_*.json")
+"""Records that have per-example outcomes beside them, in a parquet file of the record's name."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The files of a scale that are published, as paths below ``results/SCALE``."""
+
+    records: list[str]
+    outcomes: list[str]
+    manifests: list[str]
+    scores: list[str]
+
+    def all(self) -> list[str]:
+        return [*self.records, *self.outcomes, *self.manifests, *self.scores]
+
+    def present(self, results: Path) -> Contents:
+        """Those that are in ``results`` (the folder of the scale); a record counts only with its outcomes beside it."""
+
+        def there(path: str) -> bool:
+            return (results / path).is_file()
+
+        records = [path for path in self.records if there(path) and (not has_outcomes(path) or there(outcomes(path)))]
+        beside = [outcomes(path) for path in records if has_outcomes(path)]
+        return Contents(records, beside, list(filter(there, self.manifests)), list(filter(there, self.scores)))
+
+
+def contents(plans: Plans, scale: str) -> Contents:
+    """What the tables and figures of ``scale`` are made from, and the outcomes behind their rates; sorted."""
+    plan = plans.by_scale[scale]
+    records = plans.all_records(SimpleNamespace(scale=scale))
+    data = [artefacts.DATA.format(scale=scale, dataset=dataset) for dataset in plan.scale.settings.datasets]
+    classifiers = classifier_records(plan, artefacts.CLASSIFIER)
+    scores = [path for name, _ in plan.targets() for path in scored(plan, name, artefacts.SCORES)]
+    beside = [outcomes(path) for path in records if has_outcomes(path)]
+    return Contents(*(_below(scale, paths) for paths in (records, beside, data + classifiers, scores)))
+
+
+def has_outcomes(record: str) -> bool:
+    """Whether the record at this path has outcomes beside it."""
+    return any(Path(record).match(pattern) for pattern in WITH_OUTCOMES)
+
+
+def outcomes(record: str) -> str:
+    """The outcomes beside the record at this path."""
+    return str(Path(record).with_suffix(".parquet"))
+
+
+def _below(scale: str, paths: list[str]) -> list[str]:
+    folder = artefacts.RESULTS.format(scale=scale) + "/"
+    return sorted({path.removeprefix(folder) for path in paths})
+
+
+def built(scale: str) -> dict[str, Path]:
+    """Published entries that the workflow builds, and where it puts them."""
+    results = Path(artefacts.RESULTS.format(scale=scale))
+    shown = {TABLES: results / "tables", FIGURES: Path(artefacts.figure(scale, "any")).parent}
+    return {name: results / name for name in (RECORDS_CSV, *CLAIMS)} | shown

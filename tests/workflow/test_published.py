@@ -1,0 +1,170 @@
+"""Published evidence: published and redrawn alike, refused where it does not hold, and true of what is committed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from workflow.project import ROOT, Project, clean_environment, copy_project
+
+PUBLISHED = "published/mini"
+COMMITTED = sorted(path.parent for path in ROOT.glob("published/*/records.jsonl"))
+DIFFERENCES: dict[str, Any] = {
+    "title": "Differences",
+    "groups": [{"datasets": ["imdb"], "models": "main", "arms": ["none", "r2d2", "lat_reft"], "attacks": ["gcg"]}],
+}
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def change_record(published: Path, name: str, change: Callable[[Any], Any]) -> None:
+    """Change the published record whose path ends with ``name``."""
+    file = published / "records.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    (line,) = [line for line in lines if line["path"].endswith(name)]
+    change(line["record"])
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory, finished: Project) -> Iterator[Project]:
+    """The finished project with a table of differences and its evidence published; tests only read it."""
+    project = copy_project(finished, tmp_path_factory.mktemp("published") / "the project")
+    project.change(lambda wanted: wanted["tables"].update(differences=DIFFERENCES), "config/experiments.yaml")
+    said = project.run()
+    assert said.code == 0 and said.names == {"table/differences"}, said.text[-4000:]
+    said = project.tool("publish", "mini")
+    assert said.code == 0, said.text
+    yield project
+
+
+@pytest.fixture
+def project(tmp_path: Path, original: Project) -> Project:
+    """A copy of the published project, for one test."""
+    return copy_project(original, tmp_path / "the project")
+
+
+# --- there and back ---
+
+
+def test_what_the_workflow_built_is_what_is_published(original: Project) -> None:
+    published = original.path(PUBLISHED)
+    assert files_of(published / "tables") == files_of(original.path("results/mini/tables"))
+    assert files_of(published / "figures") == files_of(original.path("figures/mini"))
+    for name in ("records.csv", "claims.csv", "claims.md", "claims.tex"):
+        assert (published / name).read_bytes() == original.path(f"results/mini/{name}").read_bytes()
+    assert {path.stem for path in (published / "tables").glob("*.csv")} == {"main_imdb", "differences"}
+
+
+def test_no_text_of_an_example_and_no_weights_are_published(original: Project) -> None:
+    published = original.path(PUBLISHED)
+    texts = pd.read_parquet(original.path("results/mini/data/imdb/validation.parquet"))["text"]
+    for name in ("outcomes_accuracy", "outcomes_attacks"):
+        table = pq.read_table(published / f"{name}.parquet")
+        assert "text" not in table.column_names
+        strings = [name for name in table.column_names if pa.types.is_dictionary(table.schema.field(name).type)]
+        held = {value for name in strings for value in table[name].cast(pa.string()).to_pylist()}
+        assert not held & set(texts)
+    kinds = {path.name for path in published.rglob("*.safetensors")}
+    assert kinds == {"scores.safetensors"}
+
+
+def test_a_clone_without_results_redraws_the_same_bytes(project: Project) -> None:
+    for name in ("results", "figures", ".snakemake"):
+        shutil.rmtree(project.path(name))
+    said = project.tool("redraw", "mini", "--into", "rebuilt")
+    assert said.code == 0 and "files are equal byte for byte" in said.text, said.text
+    assert "note:" not in said.text and "error:" not in said.text
+    assert not project.path("results").exists() and not project.path("figures").exists()
+    rebuilt = project.path("rebuilt")
+    assert files_of(rebuilt / "figures/mini") == files_of(project.path(PUBLISHED) / "figures")
+    assert not list(rebuilt.rglob("model.safetensors")), "something was trained"
+
+
+def test_publishing_again_changes_no_byte_and_keeps_text_by_hand(project: Project) -> None:
+    readme = project.path(PUBLISHED) / "README.md"
+    readme.write_text(readme.read_text(encoding="utf-8") + "\nBy hand.\n", encoding="utf-8")
+    before = files_of(project.path(PUBLISHED))
+    assert project.tool("publish", "mini").code == 0
+    assert files_of(project.path(PUBLISHED)) == before
+    assert list(project.path("published").iterdir()) == [project.path(PUBLISHED)]
+
+
+def test_the_page_states_devices_runs_and_versions(original: Project) -> None:
+    page = (original.path(PUBLISHED) / "README.md").read_text(encoding="utf-8")
+    for words in ("CPU, 1 thread(s)", "version of torch", "train_defense", "6 attack", "mini-neox at random-0"):
+        assert words in page
+    assert "Partial" not in page and str(original.folder) not in page
+
+
+# --- what does not hold ---
+
+
+def test_a_missing_record_is_refused_unless_partial_is_asked_for(project: Project) -> None:
+    record = "runs/imdb/mini-neox/r2d2/seed0/attack_random_token.json"
+    project.path(f"results/mini/{record}").unlink()
+    before = files_of(project.path(PUBLISHED))
+    said = project.tool("publish", "mini")
+    assert said.code == 1 and len(said.errors()) == 1 and record in said.text and "--partial" in said.text
+    assert files_of(project.path(PUBLISHED)) == before
+
+    assert project.tool("publish", "mini", "--partial").code == 0
+    page = (project.path(PUBLISHED) / "README.md").read_text(encoding="utf-8")
+    assert "1 are missing" in page and record in page and "Targets not built: `main_imdb`" in page
+    assert not (project.path(PUBLISHED) / "tables/main_imdb.csv").exists()
+    said = project.tool("redraw", "mini")
+    assert said.code == 0 and "error:" not in said.text, said.text
+
+
+def test_a_run_with_other_settings_than_configured_is_refused(project: Project) -> None:
+    project.change(lambda scale: scale["methods"]["lat_reft"].update(epsilon=0.4))
+    said = project.tool("publish", "mini")
+    assert said.code == 1 and "was made with epsilon 0.5, the configuration has 0.4" in said.text
+
+
+def test_a_tampered_outcome_fails_the_check_of_rates(project: Project) -> None:
+    assert project.tool("check_rates", PUBLISHED).code == 0
+    assert project.tool("check_rates", "results/mini").code == 0
+    path = project.path(PUBLISHED) / "outcomes_accuracy.parquet"
+    table = pq.read_table(path)
+    predictions = table["prediction"].to_pylist()
+    predictions[-1] = 1 - predictions[-1]
+    place = table.column_names.index("prediction")
+    pq.write_table(table.set_column(place, "prediction", pa.array(predictions)), path)
+    said = project.tool("check_rates", PUBLISHED)
+    assert said.code == 1 and "accuracy.json: accuracy is" in said.text and len(said.errors()) == 1, said.text
+
+
+def test_a_changed_record_changes_the_redrawn_table(project: Project) -> None:
+    def change(record: Any) -> None:
+        record["cost"]["trainable_percent"] = 12.5
+
+    change_record(project.path(PUBLISHED), "lat_reft/seed0/cost.json", change)
+    said = project.tool("redraw", "mini", "--into", "rebuilt")
+    assert said.code == 1 and "error: tables/main_imdb.csv: differs" in said.text, said.text
+    assert "12.5" in project.path("rebuilt/results/mini/tables/main_imdb.csv").read_text()
+
+
+# --- what is committed ---
+
+
+@pytest.mark.parametrize("evidence", COMMITTED, ids=lambda path: path.name)
+def test_committed_evidence_holds(evidence: Path) -> None:
+    for tool in ("check_rates", "redraw"):
+        given = str(evidence) if tool == "check_rates" else evidence.name
+        called = subprocess.run(
+            [sys.executable, f"tools/{tool}.py", given],
+            cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+        assert called.returncode == 0, called.stdout + called.stderr

@@ -1,0 +1,66 @@
+"""Rebuild tables and figures from published evidence and compare: ``python tools/redraw.py SCALE``; no GPU is needed.
+
+Nothing under ``results`` or ``figures`` is touched: everything is rebuilt in a copy of the project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from latreft.artefacts import RESULTS  # noqa: E402
+from latreft.cli import one_line_errors  # noqa: E402
+from latreft.published.folder import RECORDS  # noqa: E402
+from latreft.published.rates import check_rates  # noqa: E402
+from latreft.published.redraw import Difference, build, changed_settings, compare, working_copy  # noqa: E402
+
+
+@one_line_errors()
+def main() -> None:
+    """Exit code 1 where a table or the collected records differ from the published ones; pictures are reported only."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("scale")
+    parser.add_argument(
+        "--published", type=Path, default=ROOT / "published", help="folder that holds SCALE (published)"
+    )
+    parser.add_argument("--into", type=Path, help="a new folder to rebuild in and keep (a temporary one without)")
+    given = parser.parse_args()
+    evidence = given.published.resolve() / given.scale
+    if not (evidence / RECORDS).is_file():
+        raise ValueError(f"{evidence} holds no published records ({RECORDS})")
+    copy = given.into.resolve() if given.into else Path(tempfile.mkdtemp(prefix=f"redraw-{given.scale}-"))
+    keep = given.into is not None
+    try:
+        differences = redraw(evidence, copy)
+        keep |= bool(differences)
+    finally:
+        if not keep:
+            shutil.rmtree(copy)
+    if keep:
+        print(f"rebuilt in {copy}: results/{given.scale}, figures")
+    if any(difference.grave for difference in differences):
+        raise SystemExit(1)
+
+
+def redraw(evidence: Path, copy: Path) -> list[Difference]:
+    """Rebuild ``evidence`` in ``copy``, say what was found, and return what is not as it was published."""
+    working_copy(ROOT, evidence, copy)
+    for name in changed_settings(ROOT, evidence):
+        print(f"note: {name} has changed since it was published; the published one is used")
+    checked = check_rates(copy / RESULTS.format(scale=evidence.name))
+    print(f"{checked.metrics} metrics of {checked.runs} runs agree with their examples")
+    build(copy, evidence.name)
+    names, differences = compare(evidence, copy)
+    print(f"{len(names) - len(differences)} of {len(names)} files are equal byte for byte")
+    for difference in differences:
+        print(f"{'error' if difference.grave else 'note'}: {difference}")
+    return differences
+
+
+main()
