@@ -24,7 +24,7 @@ class Flight:
         assert graphs is not None, "only captured passes run together"
         self.members = members
         shared = [member.shared_by(tokens) for member in members]
-        room = rounded(max(one.prefix.positions for one in shared))
+        room = rounded(max(one.prefix.positions for one in shared), 1)
         key = ("flight", *first.defense_key(), tokens, room, size)
         self.place: FlightPlace = graphs.once(
             key, first.defended, lambda: FlightPlace(first, shared[0], room, size, graphs)
@@ -93,13 +93,12 @@ class FlightPlace:
         parts: dict[int, list[Tensor]] = {i: [] for i in candidates}
         for start in range(0, max(map(len, candidates.values())), limit):
             chunk = {i: rows[start : start + limit] for i, rows in candidates.items() if len(rows) > start}
-            for i, logits in self._logits(chunk).items():
+            for i, logits in self._logits(chunk, limit).items():
                 parts[i].append(logits)
         return {i: torch.cat(found) for i, found in parts.items()}
 
-    def _logits(self, candidates: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """One pass; every member's rows are rounded up to one power of two by copies of its first."""
-        size = 1 << (max(map(len, candidates.values())) - 1).bit_length()
+    def _logits(self, candidates: Mapping[int, Tensor], size: int) -> dict[int, Tensor]:
+        """One pass; every member's rows are made ``size`` by copies of its first."""
         even = {i: torch.cat([rows, rows[:1].expand(size - len(rows), -1)]) for i, rows in candidates.items()}
         rows = self._together(even)  # [E, C, N]
 

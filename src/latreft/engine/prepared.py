@@ -102,7 +102,7 @@ class ReusePrepared:
         if self._same_prefix is not None:
             return self.storing._stored_place()
         model, graphs = self.prefix_of or self.model, self.tools.graphs
-        room = rounded(self.batch.length - self.window)
+        room = rounded(self.batch.length - self.window, len(self.batch))
         if graphs is None or self._stored is not None or not graphs.usable(model.device):
             return None
         if not launch_bound(model, len(self.batch) * (room + self.window)):
@@ -162,7 +162,7 @@ class ReusePrepared:
         graphs = self.tools.graphs
         if graphs is None or not graphs.usable(self.model.device):
             return None
-        room = rounded(self.stored.prefix.positions)
+        room = rounded(self.stored.prefix.positions, len(self.batch))
         place = self._stored_place()
         key = ("twin", id(self.model), id(self.prefix_of), id(place), len(self.batch), self.window, room)
         twin = graphs.once(key, (self.model, self.prefix_of), lambda: Twin(self, graphs, room))
@@ -172,7 +172,7 @@ class ReusePrepared:
 
     def _whole_twin(self) -> WholeTwin | None:
         """The fixed-place twin of full passes; None where nothing can be captured, or arithmetic is what takes time."""
-        graphs, rows, room = self.tools.graphs, len(self.batch), rounded(self.batch.length)
+        graphs, rows, room = self.tools.graphs, len(self.batch), rounded(self.batch.length, len(self.batch))
         if graphs is None or self.prefix_of is not None or not graphs.usable(self.model.device):
             return None
         if not launch_bound(self.model, rows * room):

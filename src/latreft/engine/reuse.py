@@ -60,7 +60,7 @@ class ReuseEngine:
         together: dict[int, list[int]] = {}
         alone: list[list[int]] = []
         for index, (length, at) in enumerate(places):
-            room = rounded(at)
+            room = rounded(at, 1)
             suffix = 0 < at == length and size > 1
             if suffix and graphs is not None and graphs.usable(model.device) and launch_bound(model, room):
                 together.setdefault(room, []).append(index)

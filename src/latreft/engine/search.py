@@ -75,7 +75,7 @@ class ReuseSearch:
             with self.tools.compiling(model), model.edited(self._edit(inside)):
                 return record_prefix(model, one, one.length, length)
 
-        room = rounded(at)
+        room = rounded(at, 1)
         if graphs is None or at == 0 or not (graphs.usable(model.device) and launch_bound(model, room)):
             return pass_over(batch)
         key = ("content", *self.defense_key(), length, inside, room, filling(batch, room))
@@ -146,11 +146,15 @@ class ReuseSearch:
         ).clone()
 
     def _losses(self, part: Tensor) -> Tensor:
-        """Logits [C, 2] of candidates [C, N]; captured for a few sizes, the surplus rows being copies of the first."""
+        """Logits [C, 2] of candidates [C, N]; captured for a few sizes, the surplus rows being copies of the first.
+
+        A small model has one size only: a pass over all rows takes less than capturing another size.
+        """
         place = self._place(part.shape[1])
         if place is None:
             return self.logits_of(part, self.shared_by(part.shape[1]))
-        size = min(self.batch_size, 1 << (len(part) - 1).bit_length())
+        small = launch_bound(self.defended.classifier, self.batch_size * part.shape[1])
+        size = self.batch_size if small else min(self.batch_size, 1 << (len(part) - 1).bit_length())
         padded = torch.cat([part, part[:1].expand(size - len(part), -1)])
 
         def function(tokens: Tensor) -> Tensor:
@@ -165,7 +169,7 @@ class ReuseSearch:
         if graphs is None or len(self.rest) or not graphs.usable(self.before.device):
             return None
         shared = self.shared_by(count)
-        room = rounded(shared.prefix.positions)
+        room = rounded(shared.prefix.positions, 1)
         key = ("place", *self.defense_key(), count, room)
         place = graphs.once(key, self.defended, lambda: Place(shared, room, graphs))
         if place.owner is not self:

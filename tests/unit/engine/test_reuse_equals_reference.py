@@ -29,7 +29,7 @@ ENGINES = [ReferenceEngine(), ReuseEngine()]
 def classifier(name: str, dtype=torch.float64) -> Classifier:
     fam = family(name)
     shape = {"hidden_size": WIDTH, "intermediate_size": NEURONS, "num_attention_heads": 4, "num_hidden_layers": LAYERS}
-    shape |= {"vocab_size": VOCABULARY, "max_position_embeddings": 128}
+    shape |= {"vocab_size": VOCABULARY, "max_position_embeddings": 256}
     if name != "gpt_neox":
         shape["num_key_value_heads"] = 2
     torch.manual_seed(0)
