@@ -276,6 +276,9 @@ def train(
                     for name, item in {"loss": value, **losses.values}.items():
                         values[name] = values.get(name, 0.0) + item / accumulate
                     flop_tokens += losses.tokens if step == 0 else 0
+                    # With the loss goes its autograd graph. Kept, its leaves would stay on this stream, and the next step
+                    # could not be captured on another one.
+                    del losses
             if meter is not None:
                 flops = meter.flops
             norm = nn.utils.get_total_norm([p.grad for p in parameters.values() if p.grad is not None])

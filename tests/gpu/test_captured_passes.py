@@ -27,6 +27,8 @@ from latreft.interventions.surrogate import prune
 from latreft.models.batch import Example, collate
 from latreft.models.classifier import Classifier
 from latreft.models.families import family
+from latreft.training import Losses
+from latreft.training import train as run_training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 WIDTH, LAYERS, NEURONS, VOCABULARY, WINDOW = 256, 6, 512, 1000, 20
@@ -186,6 +188,32 @@ def test_two_trainings_of_all_weights_are_bit_identical(whole):
     print(f"{'CAT' if whole else 'LAT'}: two trainings of 20 steps differ by {worst:.1e}, weights moved by {moved:.1e}")
     assert worst == 0.0
     assert moved > 1e-3
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_training_loop_goes_from_an_eager_first_step_to_captured_ones(precision, accumulate):
+    """FLOPs are counted over the first step, which therefore runs eagerly, on the default stream."""
+    found = []
+    for engine in (ReuseEngine(capture=False), ReuseEngine()):
+        model = classifier("llama", torch.float32).requires_grad_(True)
+
+        def losses_at(step: int, model=model, engine=engine) -> Losses:
+            batch = batch_at(step, (64, 128))  # no padding: both engines run the same kernels
+            (logits,) = engine.prepare(model, batch, 1).training_logits(Edits())
+            return Losses(F.cross_entropy(logits, batch.labels), batch.tokens.numel())
+
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False):
+            run_training(model, optimizer, losses_at, 6, accumulate=accumulate, max_gradient_norm=1.0)
+        found.append([parameter.detach().clone() for parameter in model.parameters()])
+        assert (engine.tools.graphs is not None) == any("whole training" in key for key in made_by(engine))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+
+
+def made_by(engine: ReuseEngine) -> list:
+    """Keys of what an engine has captured."""
+    return [] if engine.tools.graphs is None else list(engine.tools.graphs._made)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gpt_neox"])

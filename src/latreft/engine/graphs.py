@@ -77,6 +77,11 @@ def flatten(edits: Sequence[Edits]) -> tuple[Form, list[Tensor]] | None:
     return tuple(form), tensors
 
 
+def shapes(tensors: Sequence[Tensor]) -> Hashable:
+    """What a graph takes for granted of the tensors that fill a form: interventions differ in rank."""
+    return tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+
+
 def moved_by(form: Form) -> int:
     """How many of a form's tensors are perturbations and their centres: the first ones."""
     return sum(1 + perturbation[1] for _, perturbation, _ in form if perturbation is not None)
@@ -257,7 +262,7 @@ def replay_ascent(
 
     delta, *rest = tensors
     inputs = [ball.project(delta.detach() * mask[..., None]), labels, *(t.detach() for t in rest)]
-    step = graphs.once(key, owner, lambda: capture(function, inputs, graphs.pool))
+    step = graphs.once((key, shapes(inputs)), owner, lambda: capture(function, inputs, graphs.pool))
     step(*inputs)
     for _ in range(steps - 1):
         step.graph.replay()

@@ -37,6 +37,13 @@ class Prefix:
             self.window_bias.clone(),
         )
 
+    def take(self, other: Prefix) -> None:
+        """Copy in another prefix of this shape."""
+        for fixed, given in zip((*self.keys, *self.values), (*other.keys, *other.values), strict=True):
+            fixed.copy_(given)
+        self.prefix_bias.copy_(other.prefix_bias)
+        self.window_bias.copy_(other.window_bias)
+
     def for_block(self, variants: int) -> Callable[[int], dict[str, Any]]:
         """What each block is told: its own keys and values, serving ``variants`` rows of the batch."""
 

@@ -18,11 +18,12 @@ from latreft.engine.graphs import (
     flatten,
     replay_ascent,
     rounded,
+    shapes,
     unflatten,
 )
 from latreft.engine.prefix import record_prefix
 from latreft.engine.reference import FullPrepared, losses_of
-from latreft.engine.whole import FixedBatch, WholeTwin, filling, launch_bound
+from latreft.engine.whole import FixedBatch, WholeTwin, filling, gradients_fit, launch_bound
 from latreft.engine.window import EAGER, Tools, window_logits
 from latreft.interventions import pgd
 from latreft.interventions.edits import Edits
@@ -47,6 +48,13 @@ class Stored:
             self.prefix = record_prefix(model, batch, batch.length - window, window)
         self.states = {layer: state.clone() for layer, state in states.items()}
         self.positions = positions(batch.mask)[:, -window:]
+
+    def take(self, other: Stored) -> None:
+        """Copy in what a pass over another batch of this shape left behind."""
+        self.prefix.take(other.prefix)
+        self.positions.copy_(other.positions)
+        for layer, state in other.states.items():
+            self.states[layer].copy_(state)
 
 
 class ReusePrepared:
@@ -194,7 +202,8 @@ class ReusePrepared:
 
     def training_logits(self, *edits: Edits) -> Tensor:
         flat = flatten(edits)
-        if flat is not None and (whole := self._whole_twin()) is not None:
+        fits = not torch.is_grad_enabled() or gradients_fit(self.model)
+        if flat is not None and fits and (whole := self._whole_twin()) is not None:
             return whole.logits(*flat)
         return FullPrepared(self.model, self.batch, self.window, self.prefix_of).training_logits(*edits)
 
@@ -225,25 +234,38 @@ class ReusePrepared:
 
 
 class StoredPlace:
-    """The prefix pass of batches of one shape, captured; what it stores is overwritten by that of the next batch."""
+    """The prefix pass of batches of one shape, captured; what it stores is overwritten by that of the next batch.
+
+    It is stored outside the graphs' memory, into which graphs captured earlier write.
+    """
 
     def __init__(self, model: Classifier, like: Batch, window: int, room: int, graphs: Graphs, tools: Tools):
         self.model, self.window, self.graphs, self.tools = model, window, graphs, tools
         self.fixed = FixedBatch(like, room + window)
         self.owner: ReusePrepared | None = None
-        self.stored: Any = None
+        self._stored: Stored | None = None
 
     def holding(self, one: ReusePrepared) -> Stored:
         """What the pass over the batch of ``one`` leaves behind, run anew if another batch has been here since."""
         if self.owner is not one:
             self.fixed.fill(one.batch)
-            run = self.graphs.once(("prefix", id(self)), self, lambda: capture(self._run, [], self.graphs.pool))
-            self.stored, self.owner = run(), one
+            self.graphs.once(("prefix", id(self)), self, lambda: capture(self._run, [], self.graphs.pool))()
+            self.owner = one
         return self.stored
 
-    def _run(self) -> Stored:
+    @property
+    def stored(self) -> Stored:
+        """Of the batch that was here last."""
+        assert self._stored is not None, "no batch has been here"
+        return self._stored
+
+    def _run(self) -> None:
         with self.tools.compiling(self.model) as model:
-            return Stored(model, self.fixed.batch, self.window)
+            stored = Stored(model, self.fixed.batch, self.window)
+        if self._stored is None:  # the first pass, which warms up
+            self._stored = stored
+        else:
+            self._stored.take(stored)
 
 
 class Twin(ReusePrepared):
@@ -295,7 +317,8 @@ class Twin(ReusePrepared):
             return graphed
 
         wants = tuple(tensor.requires_grad for tensor in tensors)
-        return self.graphs.held(self.graphs.once(self._key("logits", form, wants), self, make)(*tensors))
+        key = self._key("logits", form, wants, shapes(tensors))
+        return self.graphs.held(self.graphs.once(key, self, make)(*tensors))
 
     def graphed_ascent(
         self, form: Form, tensors: list[Tensor], labels: Tensor, ball: pgd.Ball, *, steps: int, step_size: float

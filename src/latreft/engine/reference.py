@@ -117,10 +117,11 @@ class WindowPruned:
 def one_hot_gradient(gradient: Tensor, embedding: Tensor) -> Tensor:
     """d loss / d one-hot [N, V], float32, from d loss / d embedding [N, D] and the embedding matrix [V, D].
 
-    Multiplied in float32 at least, a block of the vocabulary at a time: in bfloat16 many tokens would tie.
+    Multiplied in float32 at least, under autocast too, a block of the vocabulary at a time: in bfloat16 many tokens
+    would tie.
     """
     dtype = torch.promote_types(gradient.dtype, torch.float32)
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
         blocks = embedding.detach().split(16384)
         return torch.cat([gradient.to(dtype) @ block.to(dtype).T for block in blocks], dim=1).float()
 

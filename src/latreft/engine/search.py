@@ -86,7 +86,8 @@ class ReuseSearch:
     def defense_key(self) -> tuple[Hashable, ...]:
         """What is attacked."""
         reft = self.defended.reft
-        return id(self.defended.classifier), id(reft.intervention) if reft else 0, self.defended.window
+        edit = (id(reft.intervention), reft.layer) if reft else None
+        return id(self.defended.classifier), edit, self.defended.window
 
     def _edit(self, last: int) -> dict[int, Edit]:
         """The defense's edit of the last ``last`` positions of a state."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from latreft.engine.graphs import Captured, Form, Graphs, capture, moved_by, replay_ascent, unflatten
+from latreft.engine.graphs import Captured, Form, Graphs, capture, moved_by, replay_ascent, shapes, unflatten
 from latreft.engine.reference import FullPrepared
 from latreft.interventions import pgd
 from latreft.models.batch import Batch
@@ -18,11 +18,20 @@ from latreft.models.classifier import Classifier
 LAUNCH_BOUND = 2.5e11
 """Parameters of a block times tokens of a pass up to which a GPU waits for the kernels of that block to be launched."""
 
+GRADIENTS = 3e8
+"""Trained parameters up to which full passes are captured for training: every such graph, one a shape, keeps a gradient
+of each of them."""
+
 
 def launch_bound(model: Classifier, tokens: int) -> bool:
     """Whether a full pass over ``tokens`` (rows times positions) is short enough for capturing to pay."""
     block = model.family.block_list(model.base)[0]
     return tokens * sum(parameter.numel() for parameter in block.parameters()) <= LAUNCH_BOUND
+
+
+def gradients_fit(model: Classifier) -> bool:
+    """Whether the gradients of the trained weights are few enough for graphs to keep."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad) <= GRADIENTS
 
 
 def filling(batch: Batch, room: int) -> bool:
@@ -81,11 +90,12 @@ class WholeTwin:
         wants = tuple(tensor.requires_grad for tensor in wide)
         if torch.is_grad_enabled() and (any(wants) or any(p.requires_grad for p in self.model.parameters())):
             training = self.graphs.once(
-                ("whole training", id(self), form, wants), self, lambda: self._graphed(form, wide)
+                ("whole training", id(self), form, wants, shapes(wide)), self, lambda: self._graphed(form, wide)
             )
             return self.graphs.held(training(*wide))
         plain = [tensor.detach() for tensor in wide]
-        run = self.graphs.once(("whole logits", id(self), form), self, lambda: self._captured(form, plain))
+        key = ("whole logits", id(self), form, shapes(plain))
+        run = self.graphs.once(key, self, lambda: self._captured(form, plain))
         return run(*plain).clone()
 
     def _captured(self, form: Form, tensors: Sequence[Tensor]) -> Captured:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import weakref
 
 import pytest
 import torch
@@ -370,6 +371,22 @@ def test_accumulating_outlives_a_backward_pass_that_reuses_its_memory():
     for one in (plain, reusing):
         one.train(4, accumulate=3)
     torch.testing.assert_close(weights(reusing), weights(plain), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_steps_autograd_graph_is_gone_before_the_next_pass(accumulate):
+    """A capture fails where leaves of an earlier pass live on, for these belong to the stream of that pass."""
+    weight = torch.nn.Linear(2, 1)
+    alive, totals = [], []
+
+    def losses_at(_number):
+        alive.extend(earlier() is not None for earlier in totals)
+        total = weight(torch.ones(1, 2)).square().sum()
+        totals.append(weakref.ref(total))
+        return Losses(total, 2)
+
+    train(weight, torch.optim.SGD(weight.parameters(), lr=0.1), losses_at, 3, accumulate=accumulate)
+    assert alive and not any(alive)
 
 
 def test_flops_are_counted_over_the_first_step_alone():

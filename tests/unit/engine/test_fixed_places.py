@@ -20,9 +20,10 @@ from latreft.engine.reuse import ReuseEngine
 from latreft.interventions.edits import Edits, ReftEdit
 from latreft.interventions.pgd import Ball
 from latreft.interventions.reft import LoReFT
+from latreft.interventions.surrogate import prune
 
 
-@dataclass
+@dataclass(eq=False)
 class Replayed:
     """Stands in for a captured graph: the function runs anew on the fixed inputs."""
 
@@ -168,6 +169,85 @@ def test_a_batch_that_another_has_displaced_is_run_again(eager_replay):
         edits = Edits().perturbed(2, delta)
         torch.testing.assert_close(one.logits(edits), other.logits(edits), rtol=0, atol=1e-10)
     torch.testing.assert_close(kept[first.mask], expected[0].hidden(2)[first.mask], rtol=0, atol=1e-10)
+
+
+@pytest.fixture
+def one_memory(eager_replay, monkeypatch):
+    """Graphs share a memory: a replay overwrites what graphs that were captured later have left there."""
+    replay = Replayed.replay
+
+    def overwrite(left: Any, kept: list[torch.Tensor]) -> None:
+        if isinstance(left, torch.Tensor):
+            if left.is_floating_point() and not any(left is one for one in kept):
+                left.fill_(float("nan"))
+        elif isinstance(left, (list, dict)):
+            for part in left.values() if isinstance(left, dict) else left:
+                overwrite(part, kept)
+        elif hasattr(left, "__dict__"):
+            overwrite(vars(left), kept)
+
+    def replay_over(self):
+        for later in eager_replay[eager_replay.index(self) + 1 :]:
+            overwrite(later.output, later.inputs)
+        replay(self)
+
+    monkeypatch.setattr(Replayed, "replay", replay_over)
+
+
+@pytest.mark.parametrize("surrogate", [False, True])
+def test_batches_of_two_shapes_in_turn_keep_what_they_stored(surrogate, one_memory):
+    """The second shape's graphs are captured after the first one's, which then run between the second's passes."""
+    model, found = classifier("llama"), {}
+    for engine in (ReuseEngine(), ReferenceEngine()):
+        batches = [batch_of(lengths) for lengths in ((19, 4), (90, 70))]
+        full = [engine.prepare(model, batch, 6) for batch in batches]
+        other = halved(model)
+        inner = full if not surrogate else [engine.prepare(other, batch, 6) for batch in batches]
+        results = found[engine.name] = []
+        for i in (0, 1, 0, 1, 1, 0):
+            base = full[i].hidden(2)
+            for j in (0, i):
+                start, labels = torch.zeros_like(full[j].hidden(1)), batches[j].labels
+                settings = {"steps": 2, "step_size": 0.2}
+                results.append(inner[j].ascend(Edits(), 1, None, start, labels, Ball("linf", 1.0), **settings))
+            delta = torch.ones_like(base, requires_grad=True)
+            results.append(full[i].logits(Edits().perturbed(2, delta, base)))
+            results.append(torch.autograd.grad(results[-1].sum(), delta)[0])
+            results.append(full[i].logits(Edits().perturbed(3, delta.detach())))
+    torch.testing.assert_close(found["reuse"], found["reference"], rtol=0, atol=1e-10)
+
+
+def halved(model):
+    """A surrogate without every other neuron."""
+    block = model.family.block_list(model.base)[0]
+    neurons = model.family.neuron_layers(block)[1].in_features
+    return prune(model, [torch.arange(0, neurons, 2)] * model.layers)
+
+
+def test_edits_of_another_rank_or_layer_take_a_graph_of_their_own(eager_replay):
+    model, engine, batch = classifier("llama"), ReuseEngine(), batch_of((19, 4))
+    for rank in (4, 1, 2):
+        reft = LoReFT(WIDTH, rank, start="random", seed=rank, dtype=torch.float64)
+        for layer in (2, 3):
+            target = Defended(model, ReftEdit(layer, reft), 6)
+            found, expected = predict(engine, target, batch), predict(ReferenceEngine(), target, batch)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+            candidates = torch.tensor([[5, 6, 7], [9, 8, 7]])
+            losses = [
+                one.search(target, (5, 6, 7, 8), 4, 1, 8).losses(candidates)[0] for one in (engine, ReferenceEngine())
+            ]
+            torch.testing.assert_close(*losses, rtol=0, atol=1e-10)
+
+
+def test_trainings_of_very_many_weights_are_not_captured(eager_replay, monkeypatch):
+    """Every graph of theirs would keep a gradient of each weight; predictions keep none."""
+    model, engine, batch = classifier("llama").requires_grad_(True), ReuseEngine(), batch_of((19, 4))
+    monkeypatch.setattr(whole, "GRADIENTS", 100)
+    engine.prepare(model, batch, 6).training_logits(Edits()).sum().backward()
+    assert not eager_replay and engine.tools.graphs.usable(torch.device("cpu"))
+    assert model.head.weight.grad is not None
+    predict(engine, Defended(model), batch)
+    assert len(eager_replay) == 1
 
 
 def test_weights_that_changed_are_refused_in_a_fixed_place_too(eager_replay):

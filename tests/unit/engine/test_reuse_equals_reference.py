@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from latreft.attacks import gcg, random_token
 from latreft.engine.interface import Defended, predict
-from latreft.engine.reference import ReferenceEngine
+from latreft.engine.reference import ReferenceEngine, one_hot_gradient
 from latreft.engine.reuse import ReuseEngine
 from latreft.interventions.edits import Edits, ReftEdit
 from latreft.interventions.pgd import Ball
@@ -229,3 +229,12 @@ def test_blocks_traced_for_compilation_give_the_same_step():
     torch.testing.assert_close(found.gradients, expected.gradients, rtol=0, atol=1e-10)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 8
     torch._dynamo.reset()
+
+
+def test_gradients_of_tokens_do_not_tie_in_mixed_precision():
+    generator = torch.Generator().manual_seed(0)
+    gradient, embedding = torch.randn(3, 64, generator=generator), torch.randn(500, 64, generator=generator)
+    expected = gradient @ embedding.T
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+        found = one_hot_gradient(gradient, embedding)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
