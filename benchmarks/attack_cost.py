@@ -18,7 +18,7 @@ from common import SHAPES, device_name, interleaved, random_classifier
 from step_cost import LAYERS, merged
 
 from latreft.attacks import gcg
-from latreft.attacks.together import run_together
+from latreft.attacks.together import run_all
 from latreft.determinism import deterministic
 from latreft.engine.interface import Defended, Engine
 from latreft.engine.reference import ReferenceEngine
@@ -83,10 +83,7 @@ def measure(name: str, args: argparse.Namespace, device: torch.device) -> list[d
                     )
                     for i in members
                 ]  # fmt: skip
-                if len(members) == 1:
-                    attacks[0](searches[0])
-                else:
-                    run_together(engine.group(searches, settings.tokens, together), attacks)
+                run_all(engine, searches, attacks, settings.tokens, together)
 
         for together in (1, settings.in_flight):
             whole = {"reuse": partial(attack_all, engines["reuse"], together)}

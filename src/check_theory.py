@@ -6,11 +6,9 @@ warm_start(snakemake)  # type: ignore[name-defined]  # noqa: F821
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from latreft.circuits.scores import load_scores
 from latreft.cli import one_line_errors
-from latreft.data.prepared import load_split
+from latreft.data.prepared import drawn, load_split
 from latreft.files import sha256
 from latreft.job import provenance, start
 from latreft.models.loading import load_classifier
@@ -27,9 +25,7 @@ def main(snakemake: "Snakemake") -> None:
     params, settings = snakemake.params, snakemake.params.settings
     with start(params.runtime, snakemake.log[0]) as job:
         model, tokenizer, info = load_classifier(snakemake.input.classifier, job.device, params.dtype)
-        rows = load_split(snakemake.input.data, "validation")
-        drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(settings["seed"]))
-        rows = rows.iloc[drawn[: settings["examples"]].tolist()]
+        rows = drawn(load_split(snakemake.input.data, "validation"), settings["examples"], settings["seed"])
         examples = tokenizer.examples(rows["id"], rows["text"], rows["label"], params.max_length)
         metrics = check_all(model, examples, load_scores(snakemake.input.scores), settings)
         for name in ("thm1_violations", "thm2_violations", "thm3_violations", "prop1_relative_error"):

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from latreft.circuits.allocation import keep_mask
 from latreft.circuits.scores import neuron_scores
 from latreft.cli import one_line_errors
-from latreft.data.prepared import load_split
+from latreft.data.prepared import drawn, load_split
 from latreft.files import atomic, sha256, write_json
 from latreft.job import provenance, start
 from latreft.models.loading import load_classifier
@@ -29,9 +29,7 @@ def main(snakemake: "Snakemake") -> None:
     params, settings = snakemake.params, snakemake.params.settings
     with start(params.runtime, snakemake.log[0]) as job:
         model, tokenizer, info = load_classifier(snakemake.input.classifier, job.device, params.dtype)
-        rows = load_split(snakemake.input.data, "ft_train")
-        chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(settings["seed"]))
-        rows = rows.iloc[chosen[: settings["calibration"]].tolist()]
+        rows = drawn(load_split(snakemake.input.data, "ft_train"), settings["calibration"], settings["seed"])
         examples = tokenizer.examples(rows["id"], rows["text"], rows["label"], params.max_length)
         progress = job.progress(f"score {params.model} on {params.dataset}", "example")
         done = [0]

@@ -87,6 +87,10 @@ class TargetSettings(Settings):
     classifiers: bool = False
     scores: list[str] = []
 
+    def is_for(self, scale: str) -> bool:
+        """Whether a scale is to have it."""
+        return not self.scales or scale in self.scales
+
     @property
     def datasets(self) -> set[str]:
         """The data sets that it names."""
@@ -118,10 +122,11 @@ class Plan:
     def offered(self, targets: Mapping[str, TargetSettings]) -> dict[str, TargetSettings]:
         """Those of ``targets`` that are for this scale and whose data sets it has."""
         have = set(self.scale.settings.datasets)
-        own = {
-            name: target for name, target in targets.items() if self.scale.name in (target.scales or [self.scale.name])
+        return {
+            name: target
+            for name, target in targets.items()
+            if target.is_for(self.scale.name) and target.datasets <= have
         }
-        return {name: target for name, target in own.items() if target.datasets <= have}
 
     def targets(self) -> Iterator[tuple[str, TargetSettings]]:
         """Every table, figure and extra target that this scale offers, with its settings."""
@@ -132,7 +137,7 @@ class Plan:
         known = self.experiments.all()
         if name not in known:
             raise SettingsError(f"{self.where}: no target is called {name!r}; targets are {', '.join(known)}")
-        if self.scale.name not in (known[name].scales or [self.scale.name]):
+        if not known[name].is_for(self.scale.name):
             scales = ", ".join(known[name].scales)
             raise SettingsError(f"{self.where}: {name} is a target of the scales {scales}, not of {self.scale.name}")
         missing = sorted(known[name].datasets - set(self.scale.settings.datasets))

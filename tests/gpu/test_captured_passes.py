@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from latreft import determinism
 from latreft.attacks import gcg
-from latreft.attacks.together import run_together
+from latreft.attacks.together import run_all
 from latreft.engine.interface import Defended
 from latreft.engine.reference import ReferenceEngine
 from latreft.engine.reuse import ReuseEngine
@@ -255,7 +255,7 @@ def test_attacks_in_flight_choose_the_references_suffixes(name, defended):
         }
         searches = [engine.search(target, contents[i], lengths[i], i % 2, 128) for i in members]
         assert len(members) > 1
-        together = run_together(engine.group(searches, 10, 4), [partial(attack, seed=i) for i in members])
+        together = run_all(engine, searches, [partial(attack, seed=i) for i in members], 10, 4)
         found.update(zip(members, together, strict=True))
         for i in members:
             expected[i] = attack(reference.search(target, contents[i], lengths[i], i % 2, 128), i)

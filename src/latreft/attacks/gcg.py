@@ -126,11 +126,9 @@ def start_tokens(
     """
     if kind == RANDOM:
         choices = allowed.nonzero().flatten()
-        drawn = choices[
-            torch.randint(len(choices), (1 if survives is None else STARTS_DRAWN, count), generator=generator)
-        ]
-        lasting = None if survives is None else survives(drawn)
-        return drawn[0] if lasting is None else drawn[int(lasting.int().argmax())]
+        rows = 1 if survives is None else STARTS_DRAWN
+        drawn = choices[torch.randint(len(choices), (rows, count), generator=generator)]
+        return drawn[0 if survives is None else int(survives(drawn).int().argmax())]
     ids = encode(kind)
     if len(ids) != 1 or not allowed[ids[0] : ids[0] + 1].any():
         raise SettingsError(

@@ -28,7 +28,7 @@ from latreft.attacks.base import (
 )
 from latreft.attacks.journal import Journal
 from latreft.attacks.registry import attack_of
-from latreft.attacks.together import run_together
+from latreft.attacks.together import run_all
 from latreft.engine.interface import Defended, Engine, TokenSearch, predict
 from latreft.files import fingerprint
 from latreft.models.batch import Example, collate
@@ -190,9 +190,7 @@ def find(
             raise FloatingPointError(f"example {example.id} under {settings.kind}: {error}") from error
 
     attacks = [partial(attack_on, *own) for own in zip(examples, places, generators, strict=True)]
-    if len(attacks) == 1:
-        return [attacks[0](searches[0])]
-    return run_together(engine.group(searches, settings.tokens, settings.in_flight), attacks)
+    return run_all(engine, searches, attacks, settings.tokens, settings.in_flight)
 
 
 class Verdict(NamedTuple):

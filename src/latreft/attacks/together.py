@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from latreft.engine.interface import SearchGroup, TokenSearch
+from latreft.engine.interface import Engine, SearchGroup, TokenSearch
 
 T = TypeVar("T")
 
@@ -88,6 +88,22 @@ def answers_of(group: SearchGroup, asked: dict[int, tuple[str, Tensor]]) -> dict
         if wanted:
             answers |= getattr(group, what)(wanted)
     return answers
+
+
+def run_all(
+    engine: Engine,
+    searches: Sequence[TokenSearch],
+    attacks: Sequence[Callable[[TokenSearch], T]],
+    tokens: int,
+    size: int,
+) -> list[T]:
+    """The results of ``attacks`` of ``tokens`` tokens on the ``searches`` of one of the engine's groups, each its own.
+
+    ``size`` is that which the groups were made for.
+    """
+    if len(attacks) == 1:
+        return [attacks[0](searches[0])]
+    return run_together(engine.group(searches, tokens, size), attacks)
 
 
 def run_together(group: SearchGroup, attacks: Sequence[Callable[[TokenSearch], T]]) -> list[T]:

@@ -29,3 +29,11 @@ def load_split(manifest_path: str | Path, split: str) -> pd.DataFrame:
             f"{path} is not the file that {manifest_path} lists (other SHA-256); delete both to have them made again"
         )
     return pd.read_parquet(path)
+
+
+def drawn(rows: pd.DataFrame, count: int, seed: int) -> pd.DataFrame:
+    """``count`` of the rows, all if there are no more, drawn without replacement and in the order drawn."""
+    import torch
+
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    return rows.iloc[order[:count].tolist()]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from latreft.engine.graphs import Captured, Graphs, PrefixBuffers, capture, rounded
+from latreft.engine.graphs import Captured, Graphs, capture, rounded
 from latreft.engine.reference import losses_of
 from latreft.engine.search import ReuseSearch, SharedContent
 
@@ -58,15 +58,14 @@ class FlightPlace:
 
     def __init__(self, search: ReuseSearch, like: SharedContent, room: int, size: int, graphs: Graphs):
         self.search, self.graphs, self.size = search, graphs, size
-        self.buffers = PrefixBuffers(like.prefix, room, rows=size)
-        self.shared = SharedContent(self.buffers.prefix, like.positions.repeat(size, 1), like.edited)
+        self.shared = SharedContent(like.prefix.roomy(room, size), like.positions.repeat(size, 1), like.edited)
         self.labels = torch.zeros(size, dtype=torch.long, device=like.positions.device)
 
     def fill(self, shared: Sequence[SharedContent], labels: Sequence[int]) -> None:
         """Take in the members' contents; the first one's stands where there are too few."""
         for row in range(self.size):
             one = shared[row] if row < len(shared) else shared[0]
-            self.buffers.fill(one.prefix, row)
+            self.shared.prefix.take(one.prefix, row)
             self.shared.positions[row : row + 1].copy_(one.positions)
         self.labels.copy_(torch.tensor([*labels, *[labels[0]] * (self.size - len(labels))]))
 

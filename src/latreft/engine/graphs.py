@@ -17,11 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from latreft.engine.prefix import Prefix
 from latreft.interventions import pgd
 from latreft.interventions.edits import Edits, Perturbation, ReftEdit
 from latreft.interventions.reft import LoReFT, loreft
-from latreft.models.attention import MASKED
 
 ROOM = 64
 WARM_UPS = 2
@@ -111,38 +109,6 @@ def unflatten(form: Form, tensors: Sequence[Tensor]) -> list[Edits]:
 
 
 # --- fixed places ---
-
-
-class PrefixBuffers:
-    """A fixed place for the prefixes of batches of one size; shorter prefixes are masked on the left.
-
-    ``rows``: room for several prefixes like the given one, each of one row.
-    """
-
-    def __init__(self, like: Prefix, room: int, rows: int | None = None):
-        count = like.prefix_bias.shape[0] if rows is None else rows
-
-        def wider(tensor: Tensor) -> Tensor:
-            _, heads, _, depth = tensor.shape
-            return torch.zeros(count, heads, room, depth, dtype=tensor.dtype, device=tensor.device)
-
-        self.prefix = Prefix(
-            [wider(key) for key in like.keys],
-            [wider(value) for value in like.values],
-            like.prefix_bias.new_empty(count, *like.prefix_bias.shape[1:-1], room),
-            like.window_bias.new_empty(count, *like.window_bias.shape[1:]),
-        )
-
-    def fill(self, prefix: Prefix, row: int = 0) -> None:
-        """Copy a prefix in, from row ``row`` on."""
-        own, rows = self.prefix, slice(row, row + prefix.prefix_bias.shape[0])
-        first = own.positions - prefix.positions
-        for fixed, given in ((own.keys, prefix.keys), (own.values, prefix.values)):
-            for there, here in zip(fixed, given, strict=True):
-                there[rows, :, first:].copy_(here)
-        own.prefix_bias[rows].fill_(MASKED)
-        own.prefix_bias[rows, ..., first:].copy_(prefix.prefix_bias)
-        own.window_bias[rows].copy_(prefix.window_bias)
 
 
 @dataclass

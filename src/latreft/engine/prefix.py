@@ -37,12 +37,30 @@ class Prefix:
             self.window_bias.clone(),
         )
 
-    def take(self, other: Prefix) -> None:
-        """Copy in another prefix of this shape."""
+    def roomy(self, room: int, rows: int | None = None) -> Prefix:
+        """A place for prefixes like this one of up to ``room`` positions; ``rows`` of them, if other than this has."""
+        count = self.prefix_bias.shape[0] if rows is None else rows
+
+        def wider(tensor: Tensor) -> Tensor:
+            _, heads, _, depth = tensor.shape
+            return tensor.new_zeros(count, heads, room, depth)
+
+        return Prefix(
+            [wider(key) for key in self.keys],
+            [wider(value) for value in self.values],
+            self.prefix_bias.new_empty(count, *self.prefix_bias.shape[1:-1], room),
+            self.window_bias.new_empty(count, *self.window_bias.shape[1:]),
+        )
+
+    def take(self, other: Prefix, row: int = 0) -> None:
+        """Copy in a prefix of as many positions or fewer, from row ``row`` on; the surplus is masked, on the left."""
+        rows = slice(row, row + other.prefix_bias.shape[0])
+        first = self.positions - other.positions
         for fixed, given in zip((*self.keys, *self.values), (*other.keys, *other.values), strict=True):
-            fixed.copy_(given)
-        self.prefix_bias.copy_(other.prefix_bias)
-        self.window_bias.copy_(other.window_bias)
+            fixed[rows, :, first:].copy_(given)
+        self.prefix_bias[rows].fill_(MASKED)
+        self.prefix_bias[rows, ..., first:].copy_(other.prefix_bias)
+        self.window_bias[rows].copy_(other.window_bias)
 
     def for_block(self, variants: int) -> Callable[[int], dict[str, Any]]:
         """What each block is told: its own keys and values, serving ``variants`` rows of the batch."""

@@ -13,7 +13,6 @@ from torch import Tensor
 from latreft.engine.graphs import (
     Form,
     Graphs,
-    PrefixBuffers,
     capture,
     flatten,
     replay_ascent,
@@ -50,7 +49,7 @@ class Stored:
         self.positions = positions(batch.mask)[:, -window:]
 
     def take(self, other: Stored) -> None:
-        """Copy in what a pass over another batch of this shape left behind."""
+        """Copy in what a pass over another batch of this window left behind; its prefix may be shorter."""
         self.prefix.take(other.prefix)
         self.positions.copy_(other.positions)
         for layer, state in other.states.items():
@@ -278,9 +277,8 @@ class Twin(ReusePrepared):
         self.mask = like.mask.clone()
         self.place = like._stored_place()
         if self.place is None:
-            self.buffers = PrefixBuffers(like.stored.prefix, room)
             self._own = copy.copy(like.stored)
-            self._own.prefix = self.buffers.prefix
+            self._own.prefix = like.stored.prefix.roomy(room)
             self._own.positions = like.stored.positions.clone()
             self._own.states = {layer: state.clone() for layer, state in like.stored.states.items()}
 
@@ -295,10 +293,7 @@ class Twin(ReusePrepared):
         if self.place is not None:
             self.place.holding(one.storing)
             return
-        self.buffers.fill(one.stored.prefix)
-        self._own.positions.copy_(one.stored.positions)
-        for layer, state in one.stored.states.items():
-            self._own.states[layer].copy_(state)
+        self._own.take(one.stored)
 
     def _key(self, what: str, form: Form, *more: Hashable) -> Hashable:
         return (what, id(self), form, *more)

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from latreft.engine.graphs import (
     Captured,
     Graphs,
-    PrefixBuffers,
     capture,
     rounded,
 )
@@ -193,8 +192,7 @@ class Place:
     def __init__(self, like: SharedContent, room: int, graphs: Graphs):
         self.graphs = graphs
         self.owner: ReuseSearch | None = None
-        self.buffers = PrefixBuffers(like.prefix, room)
-        self.shared = SharedContent(self.buffers.prefix, like.positions.clone(), like.edited)
+        self.shared = SharedContent(like.prefix.roomy(room), like.positions.clone(), like.edited)
 
     @property
     def pool(self) -> Any:
@@ -203,7 +201,7 @@ class Place:
     def fill(self, owner: ReuseSearch, shared: SharedContent) -> None:
         """Take in another example's content."""
         self.owner = owner
-        self.buffers.fill(shared.prefix)
+        self.shared.prefix.take(shared.prefix)
         self.shared.positions.copy_(shared.positions)
 
     def once(self, key: Hashable, make: Callable[[], Captured]) -> Captured:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from unit.engine.test_reuse_equals_reference import FAMILIES, WIDTH, batch_of, classifier, reft_step
 
 from latreft.attacks import gcg
-from latreft.attacks.together import run_together
+from latreft.attacks.together import run_all
 from latreft.engine import flight, graphs, prepared, search, whole
 from latreft.engine.interface import Defended, predict
 from latreft.engine.reference import ReferenceEngine
@@ -144,12 +144,18 @@ def test_training_all_weights_over_changing_batches_is_the_references(name, eage
                 parameter.add_(0.01 * parameter.sign())
 
 
+def target_of(model, defended):
+    """The model, with a random edit of its last 6 positions or without."""
+    if not defended:
+        return Defended(model)
+    return Defended(model, ReftEdit(2, LoReFT(WIDTH, 4, start="random", seed=1, dtype=torch.float64)), 6)
+
+
 @pytest.mark.parametrize("defended", [False, True])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_predictions_of_changing_batches_are_the_references(name, defended, eager_replay):
     model, engine = classifier(name), ReuseEngine()
-    reft = LoReFT(WIDTH, 4, start="random", seed=1, dtype=torch.float64)
-    target = Defended(model, ReftEdit(2, reft), 6) if defended else Defended(model)
+    target = target_of(model, defended)
     for lengths in ((19,), (3,), (128,), (130,), (64, 64), (9, 30)):
         batch = batch_of(lengths)
         found, expected = predict(engine, target, batch), predict(ReferenceEngine(), target, batch)
@@ -265,8 +271,7 @@ def test_weights_that_changed_are_refused_in_a_fixed_place_too(eager_replay):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_attacks_in_fixed_places_choose_the_references_suffixes(name, defended, eager_replay):
     model, engine = classifier(name), ReuseEngine()
-    reft = LoReFT(WIDTH, 4, start="random", seed=1, dtype=torch.float64)
-    target = Defended(model, ReftEdit(2, reft), 6) if defended else Defended(model)
+    target = target_of(model, defended)
     settings = gcg.Settings(rounds=3, top_k=16, candidates=12, tokens=3, start="random")
     allowed = torch.ones(model.vocabulary, dtype=torch.bool)
     for seed, length in enumerate((1, 5, 130, 12, 128)):
@@ -334,7 +339,7 @@ def found_by(engine, target, contents, settings):
             )
             for i in members
         ]  # fmt: skip
-        results = run_together(engine.group(searches, 3, 4), attacks) if len(members) > 1 else [attacks[0](searches[0])]
+        results = run_all(engine, searches, attacks, 3, 4)
         found.update(zip(members, results, strict=True))
     return [found[i] for i in range(len(contents))], sizes
 
@@ -345,8 +350,7 @@ def found_by(engine, target, contents, settings):
 def test_attacks_in_flight_choose_the_references_suffixes(name, defended, stop, eager_replay):
     """Contents of two rooms, in groups of up to four, one of them not full; 20 candidates of at most 8 a pass."""
     model = classifier(name)
-    reft = LoReFT(WIDTH, 4, start="random", seed=1, dtype=torch.float64)
-    target = Defended(model, ReftEdit(2, reft), 6) if defended else Defended(model)
+    target = target_of(model, defended)
     settings = gcg.Settings(
         rounds=3, top_k=16, candidates=20, tokens=3, start="random", batch_size=8, stop_at_flip=stop
     )
