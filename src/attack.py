@@ -27,7 +27,7 @@ def main(snakemake: "Snakemake") -> None:
     """``input``: classifier, defense, data; ``output``: record, outcomes; ``params``: see attack.smk."""
     params = snakemake.params
     settings = attack_settings(params.settings, f"attack {params.attack}")
-    with start(params.runtime, snakemake.log[0]) as job, job.precision():
+    with start(params.runtime, snakemake.log[0], params.execution["jobs_per_gpu"]) as job, job.precision():
         model, tokenizer, info = load_classifier(snakemake.input.classifier, job.device, params.dtype)
         inputs = {name: sha256(snakemake.input[name]) for name in ("classifier", "defense", "data")}
         defended = load(snakemake.input.defense, model, classifier_sha256=inputs["classifier"])

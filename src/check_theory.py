@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def main(snakemake: "Snakemake") -> None:
     """``input``: classifier, data, scores; ``output``: record; ``params``: see theory.smk."""
     params, settings = snakemake.params, snakemake.params.settings
-    with start(params.runtime, snakemake.log[0]) as job:
+    with start(params.runtime, snakemake.log[0], params.execution["jobs_per_gpu"]) as job:
         model, tokenizer, info = load_classifier(snakemake.input.classifier, job.device, params.dtype)
         rows = drawn(load_split(snakemake.input.data, "validation"), settings["examples"], settings["seed"])
         examples = tokenizer.examples(rows["id"], rows["text"], rows["label"], params.max_length)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def main(snakemake: "Snakemake") -> None:
     """``input``: classifier, training (its record), data; ``output``: record, outcomes; ``params``: see attack.smk."""
     params = snakemake.params
-    with start(params.runtime, snakemake.log[0]) as job, job.precision():
+    with start(params.runtime, snakemake.log[0], params.execution["jobs_per_gpu"]) as job, job.precision():
         model, tokenizer, _ = load_classifier(snakemake.input.classifier, job.device, params.dtype)
         result = accuracy(job, Defended(model), tokenizer, snakemake.input.data, params.settings)
         write_outcomes(result.outcomes, snakemake.output.outcomes)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def main(snakemake: "Snakemake") -> None:
     """``input``: base, data (manifests); ``output``: manifest, head, weights, record; ``params``: see train.smk."""
     params, settings = snakemake.params, snakemake.params.settings
-    with start(params.runtime, snakemake.log[0]) as job:
+    with start(params.runtime, snakemake.log[0], params.execution["jobs_per_gpu"]) as job:
         torch.manual_seed(settings["seed"])
         base, hf_tokenizer, family, revision = load_base(snakemake.input.base, params.dtype, params.layers)
         model = Classifier(base, family)

@@ -32,7 +32,7 @@ def main(snakemake: "Snakemake") -> None:
     params = snakemake.params
     method = defense_module(params.method, params.arm)
     settings = validate(method.Settings, params.settings, f"{params.arm}: settings")
-    with start(params.runtime, snakemake.log[0]) as job:
+    with start(params.runtime, snakemake.log[0], params.execution["jobs_per_gpu"]) as job:
         torch.manual_seed(params.seed)
         model, tokenizer, info = load_classifier(snakemake.input.classifier, job.device, params.dtype)
         rows = load_split(snakemake.input.data, "ft_train")

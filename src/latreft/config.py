@@ -123,6 +123,7 @@ class ScaleSettings(Settings):
     threads: Annotated[int, Field(ge=1)] = 1
     warm_start: bool = False
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 300
+    jobs_per_gpu: Annotated[int, Field(ge=1)] = 1
     datasets: dict[str, DatasetSettings]
     models: list[str]
     main_model: str

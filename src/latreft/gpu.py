@@ -1,4 +1,4 @@
-"""One job, one GPU: a lock a card, taken before CUDA starts."""
+"""One job, one GPU: a lock for each job that a card may run, taken before CUDA starts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -32,8 +33,10 @@ def visible_cards() -> list[str]:
 
 
 @contextmanager
-def one_card(locks: Path | None = None, poll_seconds: float = 1.0) -> Iterator[str]:
-    """Hold one of the visible cards alone; CUDA sees no other within the context.
+def one_card(locks: Path | None = None, poll_seconds: float = 1.0, jobs: int = 1) -> Iterator[str]:
+    """Hold one of the visible cards, alone or as one of at most ``jobs``; CUDA sees no other within the context.
+
+    Cards that no job runs on are taken first.
 
     A scheduler's own choice of one card is kept as it is. Waits while every card is held by another job of this host,
     or of the same SLURM job: within each of those the cards may be numbered anew.
@@ -47,8 +50,8 @@ def one_card(locks: Path | None = None, poll_seconds: float = 1.0) -> Iterator[s
     folder = locks or Path(tempfile.gettempdir()) / f"latreft-gpu-{os.getuid()}{allocation and '-' + allocation}"
     folder.mkdir(parents=True, exist_ok=True)
     while True:
-        for card in cards:
-            lock = FileLock(folder / f"{card.replace('/', '_')}.lock")
+        for place, card in product(range(jobs), cards):
+            lock = FileLock(folder / f"{card.replace('/', '_')}{f'-{place}' if place else ''}.lock")
             try:
                 with lock.acquire(timeout=0):
                     os.environ["CUDA_VISIBLE_DEVICES"] = card

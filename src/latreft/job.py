@@ -104,10 +104,11 @@ def provenance(code: str, inputs: Mapping[str, str]) -> dict[str, Any]:
 
 
 @contextmanager
-def start(runtime: Mapping[str, Any], log: str | None = None) -> Iterator[Job]:
+def start(runtime: Mapping[str, Any], log: str | None = None, jobs_per_gpu: int = 1) -> Iterator[Job]:
     """Take the device, set threads and determinism, and open the log.
 
-    ``device: auto`` takes a GPU where there is one; ``cuda`` without a GPU is an error.
+    ``device: auto`` takes a GPU where there is one; ``cuda`` without a GPU is an error. A GPU that may run several jobs
+    at a time is called shared in the records: their seconds are not those of a job alone.
     """
     settings = Runtime(**runtime)
     log_path = None if log is None else Path(log)
@@ -120,7 +121,9 @@ def start(runtime: Mapping[str, Any], log: str | None = None) -> Iterator[Job]:
     with ExitStack() as stack:
         use_gpu = settings.device == "cuda" or (settings.device == "auto" and bool(visible_cards()))
         if use_gpu:
-            stack.enter_context(one_card())
+            stack.enter_context(one_card(jobs=jobs_per_gpu))
         device = torch.device("cuda" if use_gpu else "cpu")
         name = torch.cuda.get_device_name() if use_gpu else f"CPU, {settings.threads} thread(s)"
+        if use_gpu and jobs_per_gpu > 1:
+            name += f", shared by {jobs_per_gpu} jobs"
         yield Job(settings, device, name, log_path, time.monotonic())

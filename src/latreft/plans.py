@@ -181,7 +181,7 @@ class Plans:
         Snakemake compares no params that are made from ``threads``: a change of these values reruns nothing.
         """
         s = self.scale(w).settings
-        return {name: getattr(s, name) for name in ("warm_start", "checkpoint_seconds")}
+        return {name: getattr(s, name) for name in ("warm_start", "checkpoint_seconds", "jobs_per_gpu")}
 
     def threads(self, w: Wildcards) -> int:
         return self.scale(w).settings.threads

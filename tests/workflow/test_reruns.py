@@ -61,7 +61,10 @@ def test_code_that_no_arm_uses_reruns_nothing(project: Project) -> None:
 def test_how_jobs_are_started_and_saved_reruns_nothing(project: Project) -> None:
     project.change(
         lambda scale: scale.update(
-            warm_start=False, checkpoint_seconds=77, resources={"train_defense": {"runtime": 5, "mem_mb": 1000}}
+            warm_start=False,
+            checkpoint_seconds=77,
+            jobs_per_gpu=3,
+            resources={"train_defense": {"runtime": 5, "mem_mb": 1000}},
         )
     )
     assert project.plan().names == set()

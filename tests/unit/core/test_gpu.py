@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 import latreft
-from latreft import gpu
+from latreft import gpu, job
 from latreft.settings import SettingsError
 
 SOURCE = str(Path(latreft.__file__).parents[1])
@@ -63,6 +65,33 @@ def test_jobs_hold_different_cards_and_give_them_back(monkeypatch, tmp_path):
             assert os.environ["CUDA_VISIBLE_DEVICES"] == second == "1"
     with gpu.one_card(tmp_path) as again:
         assert again == "0"
+
+
+def test_cards_are_shared_where_asked_and_idle_ones_are_taken_first(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "visible_cards", lambda: ["0", "1"])
+    with ExitStack() as stack:
+        held = [stack.enter_context(gpu.one_card(tmp_path, jobs=2)) for _ in range(4)]
+        assert held == ["0", "1", "0", "1"]
+        monkeypatch.setattr(gpu.time, "sleep", partial(pytest.fail, "waits"))
+        with pytest.raises(pytest.fail.Exception, match="waits"):
+            stack.enter_context(gpu.one_card(tmp_path, jobs=2))
+
+
+@pytest.mark.parametrize(("jobs", "name"), [(1, "a card"), (3, "a card, shared by 3 jobs")])
+def test_records_say_that_a_card_is_shared(monkeypatch, jobs, name):
+    asked = []
+
+    @contextmanager
+    def one_card(**arguments):
+        asked.append(arguments)
+        yield "0"
+
+    monkeypatch.setattr(job, "one_card", one_card)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
+    runtime = {"device": "cuda", "engine": "reference", "compiled": False, "autocast": None, "threads": 1}
+    with job.start(runtime | {"deterministic": False}, None, jobs) as running:
+        assert running.device_name == name
+    assert asked == [{"jobs": jobs}]
 
 
 def test_a_card_comes_back_after_an_error(monkeypatch, tmp_path):
