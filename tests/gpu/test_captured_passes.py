@@ -5,6 +5,7 @@ Run with ``pytest tests/gpu -s`` on a machine with a CUDA device; skipped elsewh
 
 from __future__ import annotations
 
+import gc
 import os
 from functools import partial
 
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 from latreft import determinism
 from latreft.attacks import gcg
 from latreft.attacks.together import run_all
+from latreft.engine.graphs import capture
 from latreft.engine.interface import Defended
 from latreft.engine.reference import ReferenceEngine
 from latreft.engine.reuse import ReuseEngine
@@ -260,3 +262,30 @@ def test_attacks_in_flight_choose_the_references_suffixes(name, defended):
         for i in members:
             expected[i] = attack(reference.search(target, contents[i], lengths[i], i % 2, 128), i)
     assert found == expected
+
+
+def test_dead_graphs_are_not_freed_while_another_is_captured():
+    """Graphs that only cycles hold any more, and a collector that runs at every opportunity."""
+    pool, dead = torch.cuda.graph_pool_handle(), []
+
+    def cycle() -> list:
+        found: list = [capture(lambda tensor: tensor * 2, [torch.ones(4, device="cuda")], pool)]
+        found.append(found)
+        return found
+
+    def function(tensor):
+        if torch.cuda.is_current_stream_capturing():
+            dead.clear()
+            gc.set_threshold(1, 1, 1)
+        for _ in range(50):
+            tensor = torch.cat([part + 1 for part in tensor.split(2)])
+        return tensor
+
+    thresholds, ones = gc.get_threshold(), torch.ones(4, device="cuda")
+    gc.set_threshold(10**6)  # what is made now stays young
+    try:
+        dead += [cycle() for _ in range(5)]
+        found = capture(function, [ones], pool)(ones).clone()
+    finally:
+        gc.set_threshold(*thresholds)
+    torch.testing.assert_close(found, ones + 50)

@@ -7,8 +7,10 @@ the surplus masked, so that few graphs serve batches of all lengths.
 
 from __future__ import annotations
 
+import gc
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -137,9 +139,31 @@ def capture(function: Callable[..., Any], inputs: Sequence[Tensor], pool: Any) -
             function(*fixed)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    with uncollected(), torch.cuda.graph(graph, pool=pool):
         output = function(*fixed)
     return Captured(graph, fixed, output)
+
+
+def graphed_callable(function: Callable[..., Tensor], inputs: Sequence[Tensor], pool: Any) -> Callable[..., Tensor]:
+    """``function`` with its forward and its backward pass captured on copies of ``inputs``, differentiable in those that
+    require a gradient and in the parameters of ``function``, where it is a module."""
+    sample = tuple(tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs)
+    with uncollected():
+        graphed: Any = torch.cuda.make_graphed_callables(function, sample, pool=pool, allow_unused_input=True)
+    return graphed  # type: ignore[no-any-return]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection within the context: a graph or an event that dies while another is captured ends the
+    capture with an error."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Waiting:

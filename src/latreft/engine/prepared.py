@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from latreft.engine.graphs import (
     Graphs,
     capture,
     flatten,
+    graphed_callable,
     replay_ascent,
     rounded,
     shapes,
@@ -304,16 +304,10 @@ class Twin(ReusePrepared):
         def function(*inputs: Tensor) -> Tensor:
             return self._logits_each(*unflatten(form, inputs))
 
-        def make() -> Callable[..., Tensor]:
-            sample = tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in tensors)
-            graphed: Any = torch.cuda.make_graphed_callables(
-                function, sample, pool=self.graphs.pool, allow_unused_input=True
-            )
-            return graphed
-
         wants = tuple(tensor.requires_grad for tensor in tensors)
         key = self._key("logits", form, wants, shapes(tensors))
-        return self.graphs.held(self.graphs.once(key, self, make)(*tensors))
+        graphed = self.graphs.once(key, self, lambda: graphed_callable(function, tensors, self.graphs.pool))
+        return self.graphs.held(graphed(*tensors))
 
     def graphed_ascent(
         self, form: Form, tensors: list[Tensor], labels: Tensor, ball: pgd.Ball, *, steps: int, step_size: float

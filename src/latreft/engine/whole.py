@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from latreft.engine.graphs import Captured, Form, Graphs, capture, moved_by, replay_ascent, shapes, unflatten
+from latreft.engine.graphs import (
+    Captured,
+    Form,
+    Graphs,
+    capture,
+    graphed_callable,
+    moved_by,
+    replay_ascent,
+    shapes,
+    unflatten,
+)
 from latreft.engine.reference import FullPrepared
 from latreft.interventions import pgd
 from latreft.models.batch import Batch
@@ -104,14 +113,7 @@ class WholeTwin:
 
     def _graphed(self, form: Form, tensors: Sequence[Tensor]) -> Callable[..., Tensor]:
         """The captured forward and backward pass."""
-        sample = tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in tensors)
-        graphed: Any = torch.cuda.make_graphed_callables(
-            Passes(self.model, lambda inputs: self._run(form, inputs)),
-            sample,
-            pool=self.graphs.pool,
-            allow_unused_input=True,
-        )
-        return graphed
+        return graphed_callable(Passes(self.model, lambda inputs: self._run(form, inputs)), tensors, self.graphs.pool)
 
     def ascent(
         self, form: Form, tensors: Sequence[Tensor], labels: Tensor, ball: pgd.Ball, *, steps: int, step_size: float

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -386,3 +389,28 @@ def test_prefix_attacks_and_large_models_fly_alone(eager_replay, monkeypatch):
     assert engine.groups(target, [(9, 0), (9, 9), (9, 9)], 8) == [[0], [1, 2]]
     monkeypatch.setattr(whole, "LAUNCH_BOUND", 100)
     assert engine.groups(target, [(9, 9), (9, 9)], 8) == [[0], [1]]
+
+
+def test_no_garbage_is_collected_while_a_graph_is_captured(monkeypatch):
+    """A dead graph or event that is freed during another's capture ends it with an error."""
+    collecting = []
+
+    @contextmanager
+    def scope(*_arguments, **_settings):
+        yield
+
+    for name in ("Stream", "CUDAGraph", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda: MagicMock())
+    for name in ("stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, scope)
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda function, sample, **_: function(*sample))
+
+    def function(tensor):
+        collecting.append(gc.isenabled())
+        return tensor
+
+    graphs.capture(function, [torch.zeros(1)], None)
+    assert collecting[-1] is False
+    graphs.graphed_callable(function, [torch.zeros(1)], None)
+    assert collecting[-1] is False
+    assert gc.isenabled()
