@@ -3,13 +3,15 @@
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from latreft.cost.measured import FlopMeter, Stopwatch, peak_memory, reset_peak_memory
+from latreft.cost.measured import FlopMeter, Stopwatch, _fused_attention, peak_memory, reset_peak_memory
 
 HEADS, QUERIES, KEYS, WIDTH = 4, 6, 9, 8
 PRODUCT = 2 * HEADS * QUERIES * KEYS * WIDTH
@@ -49,6 +51,19 @@ def test_products_count_two_a_multiply_add_forward_and_backward():
         (left @ right).sum().backward()
     assert meter.flops == 3 * 2 * 3 * 5 * 7
     assert meter.by_operator == {"aten.mm": meter.flops}
+
+
+def test_counts_are_those_of_torchs_own_counter():
+    """Forward and backward of a block's operators, also under autocast."""
+    block = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    inputs = torch.randn(3, 5, 16, requires_grad=True)
+    for precision in (nullcontext(), torch.autocast("cpu", dtype=torch.bfloat16)):
+        counts = []
+        for meter in (FlopMeter(), FlopCounterMode(display=False, custom_mapping=_fused_attention())):
+            with meter, precision:
+                block(inputs).sum().backward()
+            counts.append(meter.flops if isinstance(meter, FlopMeter) else meter.get_total_flops())
+        assert counts[0] == counts[1] > 0
 
 
 def test_inference_mode_is_counted():
