@@ -38,7 +38,8 @@ def main(snakemake: "Snakemake") -> None:
         tokenizer = TextTokenizer(hf_tokenizer)
         rows = load_split(snakemake.input.data, "ft_train")
         examples = tokenizer.examples(rows["id"], rows["text"], rows["label"], params.max_length)
-        batches = Batches(examples, settings["batch_size"], settings["seed"], job.device)
+        size, seed = settings["batch_size"], settings["seed"]
+        batches = Batches(examples, size, seed, job.device, settings["group_by_length"])
         inputs = {"base": sha256(snakemake.input.base), "data": sha256(snakemake.input.data)}
 
         def losses_at(step: int) -> Losses:

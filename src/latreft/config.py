@@ -66,6 +66,7 @@ class FinetuneSettings(Settings):
     learning_rate: Annotated[float, Field(gt=0)] = 1e-5
     batch_size: Annotated[int, Field(ge=1)] = 16
     accumulate: Annotated[int, Field(ge=1)] = 1
+    group_by_length: bool = False
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_gradient_norm: Annotated[float, Field(gt=0)] | None = 1.0
     seed: int = 42

@@ -27,6 +27,7 @@ class AdversarialSettings(Settings):
     examples: Annotated[int, Field(ge=1)] = 5000
     epochs: Annotated[float, Field(gt=0)] = 3
     batch_size: Annotated[int, Field(ge=1)] = 32
+    group_by_length: bool = False
     learning_rate: Annotated[float, Field(gt=0)]
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_gradient_norm: Annotated[float, Field(gt=0)] | None = 1.0
@@ -54,7 +55,8 @@ class Training:
 
     def batches(self, settings: AdversarialSettings) -> Batches:
         """Batches of the first ``settings.examples`` examples, shuffled by the arm's seed."""
-        return Batches(self.examples[: settings.examples], settings.batch_size, self.seed, self.classifier.device)
+        examples = self.examples[: settings.examples]
+        return Batches(examples, settings.batch_size, self.seed, self.classifier.device, settings.group_by_length)
 
     def steps(self, settings: AdversarialSettings) -> int:
         """Optimiser steps of the whole training."""
