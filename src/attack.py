@@ -16,6 +16,7 @@ from latreft.defenses.saved import load
 from latreft.files import remove_with_empty_folders, sha256
 from latreft.job import provenance, start
 from latreft.models.loading import load_classifier
+from latreft.models.precision import settle
 from latreft.records import RunRecord, model_info, write_record
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def main(snakemake: "Snakemake") -> None:
         model, tokenizer, info = load_classifier(snakemake.input.classifier, job.device, params.dtype)
         inputs = {name: sha256(snakemake.input[name]) for name in ("classifier", "defense", "data")}
         defended = load(snakemake.input.defense, model, classifier_sha256=inputs["classifier"])
+        settle(defended.classifier)
         progress = job.progress(f"{params.attack} on {params.arm} ({params.model}, {params.dataset})", "example")
         outcomes = run_attack(
             job.engine,

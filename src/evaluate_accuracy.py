@@ -12,6 +12,7 @@ from latreft.evaluation import accuracy, write_outcomes
 from latreft.files import sha256
 from latreft.job import provenance, start
 from latreft.models.loading import load_classifier
+from latreft.models.precision import settle
 from latreft.records import RunRecord, model_info, write_record
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def main(snakemake: "Snakemake") -> None:
         model, tokenizer, info = load_classifier(snakemake.input.classifier, job.device, params.dtype)
         inputs = {name: sha256(snakemake.input[name]) for name in ("classifier", "defense", "data")}
         defended = load(snakemake.input.defense, model, classifier_sha256=inputs["classifier"])
+        settle(defended.classifier)
         result = accuracy(job, defended, tokenizer, snakemake.input.data, params.settings)
         write_outcomes(result.outcomes, snakemake.output.outcomes)
         write_record(

@@ -12,6 +12,7 @@ from latreft.evaluation import accuracy, write_outcomes
 from latreft.files import sha256
 from latreft.job import start
 from latreft.models.loading import load_classifier
+from latreft.models.precision import settle
 from latreft.records import read_record, write_record
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def main(snakemake: "Snakemake") -> None:
     params = snakemake.params
     with start(params.runtime, snakemake.log[0], params.execution["jobs_per_gpu"]) as job, job.precision():
         model, tokenizer, _ = load_classifier(snakemake.input.classifier, job.device, params.dtype)
+        settle(model)
         result = accuracy(job, Defended(model), tokenizer, snakemake.input.data, params.settings)
         write_outcomes(result.outcomes, snakemake.output.outcomes)
         trained = read_record(snakemake.input.training)

@@ -63,7 +63,7 @@ def epoch_order(count: int, batch_size: int, seed: int, epoch: int, lengths: tup
     order: list[int] = torch.randperm(count, generator=generator).tolist()
     if lengths is None:
         return order
-    lead = -epoch * count % batch_size
+    lead = min(-epoch * count % batch_size, count)
     full = (count - lead) // batch_size * batch_size
     body, batches = order[lead : lead + full], []
     for start in range(0, full, MEGABATCH * batch_size):

@@ -13,6 +13,7 @@ from latreft.interventions import pgd
 from latreft.interventions.edits import Edits
 from latreft.models.adapter import add_lora, lora_weights
 from latreft.models.classifier import parameter_count
+from latreft.models.precision import settle
 from latreft.models.quantisation import quantise_backbone, wants_four_bits
 from latreft.training import Losses
 
@@ -42,6 +43,7 @@ def train(run: Training, settings: Settings) -> Trained:
         quantise_backbone(model)
     adapter = {"rank": settings.lora_rank, "alpha": settings.lora_alpha}
     add_lora(model, **adapter, seed=run.seed)
+    settle(model)
     ball = pgd.Ball(settings.norm, settings.epsilon)
     batches = run.batches(settings)
 

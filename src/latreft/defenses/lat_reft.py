@@ -20,6 +20,7 @@ from latreft.interventions.edits import Edits, Order, ReftEdit
 from latreft.interventions.reft import LoReFT, Start
 from latreft.interventions.surrogate import prune
 from latreft.models.classifier import Classifier, parameter_count
+from latreft.models.precision import settle
 from latreft.training import Losses
 
 
@@ -76,6 +77,7 @@ def train(run: Training, settings: Settings) -> Trained:
     """Algorithm 1. Line numbers are the paper's."""
     model, engine = run.classifier, run.engine
     model.requires_grad_(False)  # line 1
+    settle(model)
     dtype = torch.promote_types(model.dtype, torch.float32)
     reft = LoReFT(model.width, settings.rank, start=settings.reft_start, seed=run.seed, dtype=dtype).to(model.device)
     edit = ReftEdit(settings.reft_layer, reft)

@@ -49,16 +49,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, prefix: PrefixLayer, scale
     rows, heads, length, depth = query.shape
     kv_heads, variants, positions = key.shape[1], prefix.variants, prefix.keys.shape[2]
     examples, groups = rows // variants, heads // kv_heads
-    accurate = torch.promote_types(query.dtype, torch.float32)
 
     own = query.reshape(examples, variants, kv_heads, groups * length, depth)
     shared = own.transpose(1, 2).reshape(examples, kv_heads, variants * groups * length, depth)
-    to_prefix = (shared @ prefix.keys.transpose(2, 3)).to(accurate) * scale + prefix.prefix_bias
+    # One kernel that widens, scales and adds the bias; its order of arguments is that of bias + scale · scores.
+    to_prefix = torch.add(prefix.prefix_bias, shared @ prefix.keys.transpose(2, 3), alpha=scale)
     to_prefix = to_prefix.view(examples, kv_heads, variants, groups, length, positions)
     own_key = key.view(examples, variants, kv_heads, length, depth)
-    to_window = (own @ own_key.transpose(3, 4)).to(accurate) * scale
-    to_window = to_window.view(examples, variants, kv_heads, groups, length, length)
-    to_window = (to_window + prefix.window_bias[:, :, None, None]).transpose(1, 2)
+    to_window = (own @ own_key.transpose(3, 4)).view(examples, variants, kv_heads, groups, length, length)
+    to_window = torch.add(prefix.window_bias[:, :, None, None], to_window, alpha=scale).transpose(1, 2)
 
     weights = torch.cat([to_prefix, to_window], dim=-1).softmax(dim=-1).to(query.dtype)
     on_prefix, on_window = weights.split([positions, length], dim=-1)

@@ -30,6 +30,8 @@ class Family:
     blocks: str
     mlp_inputs: tuple[str, ...]
     mlp_output: str
+    rms_norm: str | None = None
+    """The class of the blocks' norms, where torch has the same one."""
 
     def _model(self) -> Any:
         return getattr(
@@ -38,11 +40,21 @@ class Family:
 
     def build(self, config: Any, **kwargs: Any) -> nn.Module:
         """A base model with random weights for a transformers configuration."""
-        return self._model()._from_config(config, attn_implementation=_attention(), **kwargs)
+        return self._with_torch_norms(self._model()._from_config(config, attn_implementation=_attention(), **kwargs))
 
-    def from_pretrained(self, source: str, **kwargs: Any) -> nn.Module:
-        """A base model with the weights of a local folder or a hub repository."""
-        return self._model().from_pretrained(source, attn_implementation=_attention(), **kwargs)
+    def from_pretrained(self, source: str, **kwargs: Any) -> tuple[nn.Module, dict[str, Any]]:
+        """A base model with the weights of a local folder or a hub repository, and what of these did not fit."""
+        base, info = self._model().from_pretrained(
+            source, attn_implementation=_attention(), output_loading_info=True, **kwargs
+        )
+        return self._with_torch_norms(base), info
+
+    def _with_torch_norms(self, base: nn.Module) -> nn.Module:
+        from latreft.models.norms import use_torch_norms
+
+        if self.rms_norm is not None:
+            use_torch_norms(self.block_list(base), self.rms_norm)
+        return base
 
     def config(self, **values: Any) -> Any:
         """A transformers configuration of this family."""
@@ -74,9 +86,9 @@ FAMILIES = {
     family.name: family
     for family in (
         Family("llama", "llama", "LlamaModel", "LlamaConfig", "embed_tokens", "layers",
-               ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
+               ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj", "LlamaRMSNorm"),
         Family("qwen2", "qwen2", "Qwen2Model", "Qwen2Config", "embed_tokens", "layers",
-               ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
+               ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj", "Qwen2RMSNorm"),
         Family("gpt_neox", "gpt_neox", "GPTNeoXModel", "GPTNeoXConfig", "embed_in", "layers",
                ("mlp.dense_h_to_4h",), "mlp.dense_4h_to_h"),
     )

@@ -51,8 +51,7 @@ def _load_base(fam: Family, source: str, dtype: torch.dtype, **kwargs: Any) -> n
 
     A language-model head in the source is expected and left out; nothing else may be left over.
     """
-    loaded: Any = fam.from_pretrained(source, dtype=dtype, output_loading_info=True, **kwargs)
-    base, info = loaded
+    base, info = fam.from_pretrained(source, dtype=dtype, **kwargs)
     missing = sorted(info["missing_keys"])
     heads = ("lm_head", "embed_out")
     unexpected = sorted(key for key in info["unexpected_keys"] if not key.startswith(heads) and "rotary" not in key)
