@@ -182,7 +182,7 @@ class ReusePrepared:
         graphs, rows, room = self.tools.graphs, len(self.batch), rounded(self.batch.length, len(self.batch))
         if graphs is None or self.prefix_of is not None or not graphs.usable(self.model.device):
             return None
-        if not launch_bound(self.model, rows * room):
+        if not launch_bound(self.model, rows * room, predicting=not torch.is_grad_enabled()):
             return None
         window = None if self.window == self.batch.length else self.window
         key = ("whole", id(self.model), rows, room, window, filling(self.batch, room))

@@ -27,15 +27,20 @@ from latreft.models.classifier import Classifier
 LAUNCH_BOUND = 2.5e11
 """Parameters of a block times tokens of a pass up to which a GPU waits for the kernels of that block to be launched."""
 
+PREDICTING = 6e10
+"""The same for passes without gradient, which launch fewer kernels; beyond it the many shapes of an evaluation are not
+worth capturing."""
+
 GRADIENTS = 3e8
 """Trained parameters up to which full passes are captured for training: every such graph, one a shape, keeps a gradient
 of each of them."""
 
 
-def launch_bound(model: Classifier, tokens: int) -> bool:
+def launch_bound(model: Classifier, tokens: int, *, predicting: bool = False) -> bool:
     """Whether a full pass over ``tokens`` (rows times positions) is short enough for capturing to pay."""
+    limit = PREDICTING if predicting else LAUNCH_BOUND
     block = model.family.block_list(model.base)[0]
-    return tokens * sum(parameter.numel() for parameter in block.parameters()) <= LAUNCH_BOUND
+    return tokens * sum(parameter.numel() for parameter in block.parameters()) <= limit
 
 
 def gradients_fit(model: Classifier) -> bool:

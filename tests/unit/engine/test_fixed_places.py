@@ -94,6 +94,15 @@ def test_large_full_passes_are_left_alone(eager_replay, monkeypatch):
     assert not eager_replay
 
 
+def test_large_predictions_are_left_alone_where_training_is_not(eager_replay, monkeypatch):
+    monkeypatch.setattr(whole, "PREDICTING", 100)
+    model, batch = classifier("llama"), batch_of((17, 12))
+    predict(ReuseEngine(), Defended(model), batch)
+    assert not eager_replay
+    cat_step(ReuseEngine(), model, batch)
+    assert eager_replay
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("surrogate", ["none", "exact", "window"])
 @pytest.mark.parametrize("layers", [(1, 3), (2, 2), (3, 1)], ids=str)
