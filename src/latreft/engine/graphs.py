@@ -39,7 +39,7 @@ def rounded(positions: int, rows: int) -> int:
     Single texts, as attacks have them, come in all lengths and each shape is used a few times only: theirs are coarser,
     for capturing takes longer than the masked positions do.
     """
-    step = ROOM if rows > 1 else 2 * ROOM
+    step = ROOM if rows > 1 else 4 * ROOM
     return max(step, -(-positions // step) * step)
 
 

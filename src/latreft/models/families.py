@@ -31,7 +31,7 @@ class Family:
     mlp_inputs: tuple[str, ...]
     mlp_output: str
     rms_norm: str | None = None
-    """The class of the blocks' norms, where torch has the same one."""
+    """The class of the blocks' norms, where it is one that torch has."""
 
     def _model(self) -> Any:
         return getattr(
@@ -40,20 +40,20 @@ class Family:
 
     def build(self, config: Any, **kwargs: Any) -> nn.Module:
         """A base model with random weights for a transformers configuration."""
-        return self._with_torch_norms(self._model()._from_config(config, attn_implementation=_attention(), **kwargs))
+        return self._with_mixed_norms(self._model()._from_config(config, attn_implementation=_attention(), **kwargs))
 
     def from_pretrained(self, source: str, **kwargs: Any) -> tuple[nn.Module, dict[str, Any]]:
         """A base model with the weights of a local folder or a hub repository, and what of these did not fit."""
         base, info = self._model().from_pretrained(
             source, attn_implementation=_attention(), output_loading_info=True, **kwargs
         )
-        return self._with_torch_norms(base), info
+        return self._with_mixed_norms(base), info
 
-    def _with_torch_norms(self, base: nn.Module) -> nn.Module:
-        from latreft.models.norms import use_torch_norms
+    def _with_mixed_norms(self, base: nn.Module) -> nn.Module:
+        from latreft.models.norms import mix_norms
 
         if self.rms_norm is not None:
-            use_torch_norms(self.block_list(base), self.rms_norm)
+            mix_norms(self.block_list(base), self.rms_norm)
         return base
 
     def config(self, **values: Any) -> Any:

@@ -168,7 +168,7 @@ def target_of(model, defended):
 def test_predictions_of_changing_batches_are_the_references(name, defended, eager_replay):
     model, engine = classifier(name), ReuseEngine()
     target = target_of(model, defended)
-    for lengths in ((19,), (3,), (128,), (130,), (64, 64), (9, 30)):
+    for lengths in ((19,), (3,), (256,), (258,), (64, 64), (9, 30)):
         batch = batch_of(lengths)
         found, expected = predict(engine, target, batch), predict(ReferenceEngine(), target, batch)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
@@ -286,7 +286,7 @@ def test_attacks_in_fixed_places_choose_the_references_suffixes(name, defended, 
     target = target_of(model, defended)
     settings = gcg.Settings(rounds=3, top_k=16, candidates=12, tokens=3, start="random")
     allowed = torch.ones(model.vocabulary, dtype=torch.bool)
-    for seed, length in enumerate((1, 5, 130, 12, 128)):
+    for seed, length in enumerate((1, 5, 258, 12, 256)):
         content = tuple(torch.randint(3, 120, (length,), generator=torch.Generator().manual_seed(seed)).tolist())
         found = [
             gcg.attack(
@@ -366,7 +366,7 @@ def test_attacks_in_flight_choose_the_references_suffixes(name, defended, stop, 
     settings = gcg.Settings(
         rounds=3, top_k=16, candidates=20, tokens=3, start="random", batch_size=8, stop_at_flip=stop
     )
-    lengths = (1, 5, 130, 12, 40, 128, 9, 140)
+    lengths = (1, 5, 258, 12, 40, 128, 9, 270)
     contents = [
         tuple(torch.randint(3, 120, (length,), generator=torch.Generator().manual_seed(length)).tolist())
         for length in lengths
