@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Literal
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from latreft.defenses.base import AdversarialSettings, Trained, Training
 from latreft.interventions import pgd
 from latreft.interventions.edits import Edits
-from latreft.models.adapter import add_lora, lora_weights
+from latreft.models.adapter import MergedAdapters, add_lora, lora_weights
 from latreft.models.classifier import parameter_count
 from latreft.models.precision import settle
 from latreft.models.quantisation import quantise_backbone, wants_four_bits
@@ -44,17 +45,25 @@ def train(run: Training, settings: Settings) -> Trained:
     adapter = {"rank": settings.lora_rank, "alpha": settings.lora_alpha}
     add_lora(model, **adapter, seed=run.seed)
     settle(model)
+    merged = None if four_bit else MergedAdapters(model)
     ball = pgd.Ball(settings.norm, settings.epsilon)
     batches = run.batches(settings)
+
+    def attacked_weights() -> AbstractContextManager[None]:
+        if merged is None:
+            return nullcontext()
+        merged.refresh()
+        return merged.instead()
 
     def losses_at(step: int) -> Losses:
         batch = batches.at(step)
         prepared = engine.prepare(model, batch, batch.length)
         shape = torch.Size((len(batch), batch.length, model.width))
         start = ball.start(shape, settings.start, run.generator(step), model.head.weight)
-        delta = prepared.ascend(
-            Edits(), 0, None, start, batch.labels, ball, steps=settings.steps, step_size=settings.step_size
-        )
+        with attacked_weights():
+            delta = prepared.ascend(
+                Edits(), 0, None, start, batch.labels, ball, steps=settings.steps, step_size=settings.step_size
+            )
         logits = prepared.training_logits(Edits(), Edits().perturbed(0, delta))
         clean, adversarial = (F.cross_entropy(each, batch.labels) for each in logits)
         total = clean + settings.lambda_adv * adversarial

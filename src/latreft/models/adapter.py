@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from latreft.models.classifier import Classifier, load_parameters
 
@@ -35,6 +39,37 @@ def add_lora(model: Classifier, *, rank: int, alpha: int, seed: int) -> None:
     for name, parameter in model.base.named_parameters():
         parameter.requires_grad_("lora_" in name)
     model.head.requires_grad_(True)
+
+
+class MergedAdapters:
+    """The layers with their adapters multiplied out, W + s·BA, in memory of their own: for passes that only read them.
+
+    A pass then costs what it costs without adapters, and gives the same up to rounding.
+    """
+
+    def __init__(self, model: Classifier):
+        self._layers: list[Any] = [layer for layer in model.base.modules() if _NAME in getattr(layer, "lora_A", ())]
+        self._weights = [layer.base_layer.weight.detach().clone() for layer in self._layers]
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Multiply out the adapters as they are now."""
+        for layer, merged in zip(self._layers, self._weights, strict=True):
+            down, up = layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
+            with torch.autocast(merged.device.type, enabled=False):
+                whole = torch.addmm(layer.base_layer.weight.to(up.dtype), up, down, alpha=layer.scaling[_NAME])
+            merged.copy_(whole)
+
+    @contextmanager
+    def instead(self) -> Iterator[None]:
+        """Within the context the layers run so, as of the last :meth:`refresh`."""
+        for layer, merged in zip(self._layers, self._weights, strict=True):
+            layer.forward = partial(F.linear, weight=merged, bias=layer.base_layer.bias)
+        try:
+            yield
+        finally:
+            for layer in self._layers:
+                del layer.forward
 
 
 def lora_weights(model: Classifier) -> dict[str, Tensor]:

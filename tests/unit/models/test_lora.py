@@ -6,7 +6,7 @@ import pytest
 import torch
 from unit.models.tiny import FAMILIES, LAYERS, classifier, examples
 
-from latreft.models.adapter import add_lora, load_lora, lora_weights
+from latreft.models.adapter import MergedAdapters, add_lora, load_lora, lora_weights
 from latreft.models.batch import collate
 from latreft.models.quantisation import wants_four_bits
 from latreft.settings import SettingsError
@@ -80,3 +80,46 @@ def test_four_bits_only_where_they_can_be():
         SettingsError, match="four_bit is 'always', but the device is cpu .* set four_bit to 'auto' or 'never'"
     ):
         wants_four_bits("always", cpu)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_multiplied_out_adapters_give_the_same_until_refreshed(name):
+    """Logits and gradients of the embeddings; the adapters themselves run again afterwards."""
+    model, batch = with_lora(name), collate(examples([6, 3]))
+    merged = MergedAdapters(model)
+
+    def train() -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.add_(0.1 * torch.randn_like(parameter))
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        embedded = model.embedding(batch.tokens).detach().requires_grad_(True)
+        logits = model.logits_of_embeddings(embedded, batch)
+        return logits, torch.autograd.grad(logits[:, 0].sum(), embedded)[0]
+
+    train()
+    merged.refresh()
+    expected = run()
+    with merged.instead():
+        found = run()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+    assert torch.equal(run()[0], expected[0])
+    train()
+    with merged.instead():
+        assert (run()[0] - expected[0]).abs().max() > 0  # the head was trained, too
+        stale = run()[1]
+        merged.refresh()
+        fresh = run()[1]
+    torch.testing.assert_close(fresh, run()[1], rtol=0, atol=1e-10)
+    assert (stale - fresh).abs().max() > 1e-6
+
+
+def test_multiplied_out_adapters_need_no_gradient_of_theirs():
+    model, batch = with_lora("llama"), collate(examples([6, 3]))
+    merged = MergedAdapters(model)
+    with merged.instead():
+        model(batch).sum().backward()
+    assert all(p.grad is None for key, p in model.named_parameters() if "lora_" in key)
