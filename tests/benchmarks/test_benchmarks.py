@@ -49,8 +49,28 @@ def test_step_costs_of_both_engines_and_their_figure(tmp_path):
     assert {("lat", "reference", "none"), ("lat", "reuse", "none"), ("cat", "reference", "none")} <= pairs
     steps = rows[(rows["method"] == "lat_reft") & (rows["surrogate"] == "none")].set_index("engine")["tflop"]
     assert steps["reuse"] < 0.6 * steps["reference"]
-    run("step_figure.py", "--folder", tmp_path)
+    run("attack_cost.py", "--models", "tiny-llama", "--whole", "tiny-llama", "--content", 30, "--candidates", 6,
+        "--examples", 2, "--repeats", 1, "--out", tmp_path / "attack_cost.csv")  # fmt: skip
+    run("report.py", "--folder", tmp_path)
     assert (tmp_path / "step_cost.png").stat().st_size > 0
+    page = " ".join((tmp_path / "README.md").read_text().split())
+    slow, fast = (steps_of(rows, engine, "none")["ms_median"] for engine in ("reference", "reuse"))
+    assert f"| tiny-llama | lat_reft | none | 2 | {slow:.0f} | {fast:.0f} | {slow / fast:.1f} (" in page
+    assert "| tiny-llama | gcg_2_examples_8_in_flight | – |" in page
+
+
+def steps_of(rows: pd.DataFrame, engine: str, surrogate: str) -> pd.Series:
+    chosen = rows[(rows["method"] == "lat_reft") & (rows["surrogate"] == surrogate) & (rows["engine"] == engine)]
+    return chosen.iloc[0]
+
+
+def test_the_published_page_is_that_of_the_published_files():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from report import page
+
+    folder = ROOT / "published" / "bench"
+    files = [pd.read_csv(folder / name) for name in ("step_cost.csv", "step_limit.csv", "attack_cost.csv")]
+    assert (folder / "README.md").read_text() == page(*files)
 
 
 def test_rows_measured_anew_replace_their_old_ones(tmp_path):
@@ -69,7 +89,7 @@ def test_rows_measured_anew_replace_their_old_ones(tmp_path):
 
 def test_rows_of_two_devices_are_not_drawn_together(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from step_figure import rows_of
+    from report import rows_of
 
     row = {"method": "lat_reft", "surrogate": "none", "model": "m", "batch": 8, "deterministic": True}
     costs = pd.DataFrame([row | {"engine": "reference", "device": "one"}, row | {"engine": "reuse", "device": "two"}])
