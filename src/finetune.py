@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F
 
+from latreft.batches import Batches, steps_of
 from latreft.cli import one_line_errors
 from latreft.data.prepared import load_split
 from latreft.files import fingerprint, sha256
@@ -19,7 +20,7 @@ from latreft.models.classifier import Classifier, parameter_count
 from latreft.models.loading import load_base, save_classifier
 from latreft.models.tokenisation import TextTokenizer
 from latreft.records import Metric, ModelInfo, RunRecord, write_record
-from latreft.training import Batches, Checkpoint, Losses, linear_decay, steps_of, train
+from latreft.training import Checkpoint, Losses, linear_decay, train
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake

@@ -10,12 +10,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from latreft.batches import Batches, steps_of
 from latreft.engine.interface import Engine
 from latreft.models.batch import Example
 from latreft.models.classifier import Classifier
 from latreft.models.tokenisation import TextTokenizer
 from latreft.settings import Settings
-from latreft.training import Batches, Checkpoint, Losses, Progress, Summary, steps_of
+from latreft.training import Checkpoint, Losses, Progress, Summary
 from latreft.training import train as run_training
 
 Kind = Literal["none", "reft", "lora", "full"]

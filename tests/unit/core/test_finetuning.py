@@ -11,11 +11,12 @@ from torch.nn import functional as F
 from unit.defenses.arms import LABELS, TEXTS, StopAt, arm, checkpoint, fresh, tokenizer
 from unit.models.tiny import FAMILIES
 
+from latreft.batches import Batches
 from latreft.engine.interface import Defended
 from latreft.engine.reference import ReferenceEngine
 from latreft.evaluation import accuracy
 from latreft.files import sha256, write_json
-from latreft.training import Batches, Losses, linear_decay, train
+from latreft.training import Losses, linear_decay, train
 
 
 def finetune(model, steps: int = 4, **kwargs):
