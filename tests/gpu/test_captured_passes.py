@@ -18,6 +18,8 @@ from torch.nn import functional as F
 from latreft import determinism
 from latreft.attacks import gcg
 from latreft.attacks.together import run_all
+from latreft.defenses import cat
+from latreft.defenses.base import Training
 from latreft.engine.graphs import capture
 from latreft.engine.interface import Defended
 from latreft.engine.reference import ReferenceEngine
@@ -289,3 +291,30 @@ def test_dead_graphs_are_not_freed_while_another_is_captured():
     finally:
         gc.set_threshold(*thresholds)
     torch.testing.assert_close(found, ones + 50)
+
+
+def cat_training(engine, steps: int = 6):
+    """CAT's own training on texts of 20 to 300 tokens, batches of like length."""
+    lengths = torch.randint(20, 300, (24,), generator=torch.Generator().manual_seed(5)).tolist()
+    draw = lambda i, length: tuple(  # noqa: E731
+        torch.randint(3, VOCABULARY, (length,), generator=torch.Generator().manual_seed(i)).tolist()
+    )
+    examples = [Example(f"e{i}", draw(i, length), i % 2) for i, length in enumerate(lengths)]
+    settings = cat.Settings(
+        lora_rank=4, lora_alpha=8, four_bit="never", epsilon=0.3, step_size=0.05, steps=4, examples=24, epochs=steps / 3,
+        batch_size=8, group_by_length=True, learning_rate=1e-3,
+    )  # fmt: skip
+    run = Training(engine, classifier("llama", torch.float32), None, examples, {}, seed=0, max_length=512)
+    return cat.train(run, settings)
+
+
+def test_cat_is_trained_alike_captured_and_eagerly_and_twice_alike():
+    """Its inner passes read adapters that are multiplied out anew each step, in a fixed place."""
+    pytest.importorskip("peft")
+    with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+        one, other = (cat_training(ReuseEngine()) for _ in range(2))
+    assert all(torch.equal(one.weights[name], other.weights[name]) for name in one.weights)
+    captured, eager = (cat_training(ReuseEngine(capture=on)) for on in (True, False))
+    for ours, theirs in zip(captured.summary.history, eager.summary.history, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3)
+    assert captured.summary.history[-1]["loss"] < captured.summary.history[0]["loss"]
