@@ -35,7 +35,7 @@ from latreft.training import Losses
 from latreft.training import train as run_training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-WIDTH, LAYERS, NEURONS, VOCABULARY, WINDOW = 256, 6, 512, 1000, 20
+WIDTH, LAYERS, NEURONS, VOCABULARY, WINDOW = 256, 5, 512, 1000, 20
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ def train(
             if surrogate != "none":
                 inner = engine.prepare(inner_model, batch, WINDOW, model if surrogate == "window" else None)
             delta = inner.ascend(
-                defended, 2, base, torch.zeros_like(base), batch.labels, ball, steps=8, step_size=0.5 / 8
+                defended, 2, base, torch.zeros_like(base), batch.labels, ball, steps=4, step_size=0.5 / 4
             )
             clean, attacked = full.logits_each(defended, defended.perturbed(2, delta, base))
             loss = F.cross_entropy(clean, batch.labels) + F.cross_entropy(attacked, batch.labels)
@@ -135,10 +135,10 @@ def test_captured_attacks_choose_the_eager_suffixes(name, defended):
     model = classifier(name, torch.float32)
     reft = LoReFT(WIDTH, 16, start="random", seed=1).to("cuda").requires_grad_(False)
     target = Defended(model, ReftEdit(3, reft), WINDOW) if defended else Defended(model)
-    settings = gcg.Settings(rounds=6, top_k=64, candidates=48, start="random")
+    settings = gcg.Settings(rounds=4, top_k=64, candidates=48, start="random")
     allowed = torch.ones(VOCABULARY, dtype=torch.bool)
     engines = [ReferenceEngine(), ReuseEngine(capture=False), ReuseEngine(capture=True)]
-    for seed in range(8):
+    for seed in range(4):
         generator = torch.Generator().manual_seed(seed)
         length = int(torch.randint(12, 300, (1,), generator=generator))
         content = tuple(torch.randint(3, VOCABULARY, (length,), generator=generator).tolist())
