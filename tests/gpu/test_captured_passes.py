@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
@@ -318,3 +321,30 @@ def test_cat_is_trained_alike_captured_and_eagerly_and_twice_alike():
     for ours, theirs in zip(captured.summary.history, eager.summary.history, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3)
     assert captured.summary.history[-1]["loss"] < captured.summary.history[0]["loss"]
+
+
+COMPILED = """
+import hashlib, sys
+import torch, test_captured_passes as tests
+tests.determinism.deterministic()
+found = tests.train(
+    tests.ReuseEngine(compiled=True), tests.classifier("llama", torch.bfloat16), steps=10, lengths=(84, 140), surrogate="none"
+)
+print(hashlib.sha256(b"".join(tensor.cpu().numpy().tobytes() for tensor in found)).hexdigest())
+"""
+
+
+def test_two_compiled_trainings_are_bit_identical_each_compiled_by_its_own_process(tmp_path):
+    """Without the compiler's deterministic mode kernels are chosen by timing them."""
+    digests = []
+    for place in ("one", "other"):
+        environment = os.environ | {
+            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / place),
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILED], env=environment, capture_output=True, text=True, check=True
+        )
+        digests.append(done.stdout.split()[-1])
+    assert digests[0] == digests[1]
+    print("two compiled bfloat16 trainings of 10 steps, each in a process of its own, are bit-identical")

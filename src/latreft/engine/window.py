@@ -29,7 +29,10 @@ class Compiler:
     def run_of(self, model: Classifier) -> Callable[..., Any]:
         """The compiled forward of the model's blocks; called with the block first."""
         import torch._dynamo
+        import torch._inductor.config
 
+        if torch.are_deterministic_algorithms_enabled() and hasattr(torch._inductor.config, "deterministic"):
+            torch._inductor.config.deterministic = True  # else kernels are chosen by timing them, anew in every job
         kind = type(model.family.block_list(model.base)[0])
         if kind not in self.runs:
             torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)

@@ -50,9 +50,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, prefix: PrefixLayer, scale
     kv_heads, variants, positions = key.shape[1], prefix.variants, prefix.keys.shape[2]
     examples, groups = rows // variants, heads // kv_heads
 
+    # Once, not in each product that autocast would round them for.
+    query, key = query.to(prefix.keys.dtype), key.to(prefix.keys.dtype)
     own = query.reshape(examples, variants, kv_heads, groups * length, depth)
     shared = own.transpose(1, 2).reshape(examples, kv_heads, variants * groups * length, depth)
-    # One kernel that widens, scales and adds the bias; its order of arguments is that of bias + scale · scores.
+    # bias + scale · scores, by one kernel that also widens the scores.
     to_prefix = torch.add(prefix.prefix_bias, shared @ prefix.keys.transpose(2, 3), alpha=scale)
     to_prefix = to_prefix.view(examples, kv_heads, variants, groups, length, positions)
     own_key = key.view(examples, variants, kv_heads, length, depth)
