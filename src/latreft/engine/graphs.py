@@ -149,7 +149,9 @@ def graphed_callable(function: Callable[..., Tensor], inputs: Sequence[Tensor], 
     require a gradient and in the parameters of ``function``, where it is a module."""
     sample = tuple(tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs)
     with uncollected():
-        graphed: Any = torch.cuda.make_graphed_callables(function, sample, pool=pool, allow_unused_input=True)
+        graphed: Any = torch.cuda.make_graphed_callables(
+            function, sample, num_warmup_iters=WARM_UPS, pool=pool, allow_unused_input=True
+        )
     return graphed  # type: ignore[no-any-return]
 
 
