@@ -22,15 +22,16 @@ WORDS = {"reference": "full passes", "reuse": "exact prefix reuse"}
 
 
 def rows_of(costs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
-    """LAT-ReFT without a surrogate at the batch size that both engines ran, a row a model and engine, with the limit.
+    """LAT-ReFT without a surrogate at the batch size that both engines ran, a row a model and engine, with the limit;
+    of reuse the compiled row, where there is one.
 
     Raises ``ValueError`` where rows of two devices would stand side by side.
     """
     chosen = costs[(costs["method"] == "lat_reft") & (costs["surrogate"] == "none") & costs["deterministic"]]
+    chosen = chosen.sort_values("compiled").groupby(["model", "batch", "engine"], as_index=False).last()
     both = chosen.groupby(["model", "batch"])["engine"].transform("nunique") == 2
     chosen = chosen[both].merge(limits[["model", "batch", "limit_ms"]], on=["model", "batch"], how="left")
-    if chosen["device"].nunique() > 1:
-        raise ValueError(f"rows of several devices cannot be compared: {sorted(chosen['device'].unique())}")
+    one_device(chosen)
     return chosen
 
 
@@ -62,7 +63,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     footer(
         figure,
         f"{first['device']}, batch {first['batch']}, T = {first['tokens']}, L = {first['window']}, K = 8, random weights "
-        "in the public shapes; median, whiskers from minimum to maximum.",
+        f"in the public shapes; full passes eager, reuse captured{' and compiled' if rows['compiled'].any() else ''}; "
+        "median, whiskers from minimum to maximum.",
     )
     return figure
 
@@ -73,11 +75,23 @@ def ratio(slow: pd.Series, fast: pd.Series) -> str:
     return f"{slow['ms_median'] / fast['ms_median']:.1f} ({low:.1f} to {high:.1f})"
 
 
-def by_engine(frame: pd.DataFrame, key: list[str]) -> Iterator[tuple[pd.Series | None, pd.Series | None]]:
-    """The rows of the reference and of reuse of every ``key``; None for the one that it lacks."""
+Pair = tuple[pd.Series | None, pd.Series | None]
+
+
+def by_engine(frame: pd.DataFrame, key: list[str]) -> Iterator[Pair]:
+    """Of every ``key``, the reference's row with each of reuse's (compiled and not); None for what it lacks."""
     for _, group in frame.groupby(key):
-        engines = group.set_index("engine")
-        yield tuple(engines.loc[name] if name in engines.index else None for name in ("reference", "reuse"))  # type: ignore[misc]
+        slow = [row for _, row in group[group["engine"] == "reference"].iterrows()]
+        fast = [row for _, row in group[group["engine"] == "reuse"].sort_values("compiled").iterrows()]
+        yield from ((slow[0] if slow else None, row) for row in fast or [None])
+
+
+def either(pair: Pair) -> pd.Series:
+    """Reuse's row, or the reference's where there is no other."""
+    slow, fast = pair
+    one = slow if fast is None else fast
+    assert one is not None
+    return one
 
 
 def cells(rows: Sequence[pd.Series | None], column: str, digits: int) -> list[str]:
@@ -85,71 +99,100 @@ def cells(rows: Sequence[pd.Series | None], column: str, digits: int) -> list[st
     return ["–" if row is None else f"{row[column]:.{digits}f}" for row in rows]
 
 
-def steps(costs: pd.DataFrame, limits: pd.DataFrame) -> list[list[str]]:
-    """A row a model, method, surrogate and batch."""
-    rows = []
+def times(pair: Pair) -> str:
+    slow, fast = pair
+    return "–" if slow is None or fast is None else ratio(slow, fast)
+
+
+def compiled(row: pd.Series | None) -> str:
+    return "–" if row is None else "yes" if row["compiled"] else "no"
+
+
+def steps(costs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
+    """A row a model, method, surrogate and batch, with deterministic kernels."""
+    costs = costs[costs["deterministic"]]
     least = limits.set_index(["model", "batch"])["limit_ms"]
     lat = costs[(costs["method"] == "lat") & (costs["engine"] == "reference")].set_index("model")["tflop"]
-    for both in by_engine(costs[costs["deterministic"]], ["model", "method", "surrogate", "batch"]):
-        slow, fast = both
-        one = fast if fast is not None else slow
-        assert one is not None
+    rows = []
+    for pair in by_engine(costs, ["model", "method", "surrogate", "batch"]):
+        slow, fast = pair
+        one = either(pair)
         reft = one["method"] == "lat_reft" and fast is not None
-        share = f"{least[one['model'], one['batch']] / one['ms_median']:.0%}" if reft else "–"
-        compared = reft and slow is not None and one["model"] in lat.index
-        fewer = f"{one['tflop'] / lat[one['model']] - 1:.1%}".replace("-", "−") if compared else "–"
-        rows.append(
-            [one["model"], one["method"], one["surrogate"], str(one["batch"]), *cells(both, "ms_median", 0),
-             "–" if slow is None or fast is None else ratio(slow, fast), share, *cells(both, "tflop", 1), fewer,
-             *cells(both, "peak_gib", 1)]
-        )  # fmt: skip
-    return rows
+        row = {"model": one["model"], "method": one["method"], "surrogate": one["surrogate"], "batch": one["batch"]}
+        row["compiled"] = compiled(fast)
+        row["full passes, ms"], row["reuse, ms"] = cells(pair, "ms_median", 0)
+        row["ratio"] = times(pair)
+        row["limit ÷ time"] = f"{least[one['model'], one['batch']] / one['ms_median']:.0%}" if reft else "–"
+        row["full, TFLOP"], row["reuse, TFLOP"] = cells(pair, "tflop", 1)
+        if len(lat):
+            compared = reft and slow is not None and one["model"] in lat.index
+            change = f"{one['tflop'] / lat[one['model']] - 1:.1%}".replace("-", "−") if compared else "–"
+            row["against LAT"] = change
+        row["full, GiB"], row["reuse, GiB"] = cells(pair, "peak_gib", 1)
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
-def attacks(costs: pd.DataFrame) -> list[list[str]]:
+def attacks(costs: pd.DataFrame) -> pd.DataFrame:
     """A row a model and pass of an attack, or whole attack."""
     rows = []
-    for slow, fast in by_engine(costs, ["model", "attack"]):
-        assert fast is not None
-        times = "–" if slow is None else ratio(slow, fast)
-        rows.append([fast["model"], fast["attack"], *cells((slow, fast), "ms_median", 1), times])
-    return rows
+    for pair in by_engine(costs, ["model", "attack"]):
+        one = either(pair)
+        slow, fast = cells(pair, "ms_median", 1)
+        rows.append({"model": one["model"], "pass": one["attack"], "compiled": compiled(pair[1]),
+                     "full passes, ms": slow, "reuse, ms": fast, "ratio": times(pair)})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def price(costs: pd.DataFrame) -> pd.DataFrame:
+    """What was run with deterministic kernels and with any."""
+    key = ["model", "method", "engine", "surrogate", "batch", "compiled"]
+    rows = []
+    for place, group in costs.groupby(key):
+        if set(group["deterministic"]) == {True, False}:
+            strict, free = (group[group["deterministic"] == which].iloc[0] for which in (True, False))
+            named = {**dict(zip(key, place, strict=True)), "compiled": "yes" if strict["compiled"] else "no"}
+            strict_ms, free_ms = cells((strict, free), "ms_median", 1)
+            rows.append({**named, "deterministic, ms": strict_ms, "any, ms": free_ms, "ratio": ratio(strict, free)})
+    return pd.DataFrame(rows)
+
+
+def one_device(*frames: pd.DataFrame) -> str:
+    """The device of all rows; ``ValueError`` where there are several."""
+    devices = sorted({device for frame in frames for device in frame["device"]})
+    if len(devices) > 1:
+        raise ValueError(f"rows of several devices cannot be compared: {devices}")
+    return devices[0]
 
 
 def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame) -> str:
     """What the CSV files say, in Markdown."""
-    every = pd.concat([costs, attack_costs])
-    machines = sorted(
-        {f"{device}, torch {version}" for device, version in zip(every["device"], every["torch"], strict=True)}
-    )
-    first = costs.iloc[0]
-    step_head = ["model", "method", "surrogate", "batch", "full passes, ms", "reuse, ms", "ratio", "of the limit",
-                 "full, TFLOP", "reuse, TFLOP", "against LAT", "full, GiB", "reuse, GiB"]  # fmt: skip
-    attack_head = ["model", "pass", "full passes, ms", "reuse, ms", "ratio"]
-    return (
-        "\n\n".join(
-            [
-                "# What a step and an attack cost",
-                f"Measured on: {'; '.join(machines)}. Random weights in the public shapes, T = {first['tokens']}, "
-                f"L = {first['window']}, K = 8, both engines in turn. Medians; a ratio's range is that of its slowest and "
-                "fastest repeats. Made from the CSV files beside it by `python benchmarks/report.py`.",
-                "![Time of a step](step_cost.png)",
-                "## One training step",
-                "The limit is the least time that a LAT-ReFT step can take: the prefix pass's arithmetic at the measured "
-                "rate of a large matrix product, and the weights above the attack layer read once a window pass at the "
-                "measured bandwidth (`step_limit.csv`); a surrogate's own passes are not in it. `against LAT`: counted FLOPs "
-                "against those of a LAT step with full passes. Not all was run both ways: at batch 32 full passes need too "
-                "much memory, and in fine-tuning and CAT there is nothing to reuse.",
-                markdown_table(pd.DataFrame(steps(costs, limits), columns=step_head), 3),
-                "## An attack's passes",
-                f"`candidates`: the losses of {attack_costs.iloc[0]['candidates']} candidates behind "
-                f"{attack_costs.iloc[0]['content_tokens']} content tokens; `gradient`: one gradient of the attacked tokens; "
-                "`gcg_…`: a whole attack on so many texts, so many in flight.",
-                markdown_table(pd.DataFrame(attacks(attack_costs), columns=attack_head), 2),
-            ]
-        )
-        + "\n"
-    )
+    device = one_device(costs, limits, attack_costs)
+    versions = ", ".join(sorted({*costs["torch"], *attack_costs["torch"]}))
+    first, attack = costs.iloc[0], attack_costs.iloc[0]
+    parts = [
+        "# What a step and an attack cost",
+        f"Measured on one {device}, torch {versions}. Random weights in the public shapes, T = {first['tokens']}, "
+        f"L = {first['window']}, K = 8. Where both engines were run, they were in turn. Times are medians; a ratio's "
+        "range is that of its slowest and fastest repeats. Full passes are transformers' own, run eagerly; passes of "
+        "reuse are captured, and compiled where the column says so, so a ratio is the work saved and a part of what "
+        "capturing and compiling save. Made from the CSV files beside it by `python benchmarks/report.py`.",
+        "![Time of a step](step_cost.png)",
+        "## One training step",
+        "The limit is the least time that a LAT-ReFT step can take: the prefix pass's arithmetic at the measured rate of "
+        "a large matrix product, and the weights above the attack layer read once a window pass at the measured "
+        "bandwidth (`step_limit.csv`); a surrogate's own passes are not in it. `against LAT`, where a LAT step was "
+        "measured, compares counted FLOPs with those of one with full passes. Surrogates' blocks are never compiled.",
+        markdown_table(steps(costs, limits), 3),
+        "## An attack's passes",
+        f"`candidates`: the losses of {attack['candidates']} candidates behind {attack['content_tokens']} content "
+        "tokens; `gradient`: one gradient of the attacked tokens; `gcg_…`: a whole attack on so many texts, so many in "
+        "flight.",
+        markdown_table(attacks(attack_costs), 2),
+    ]
+    if len(prices := price(costs)):
+        parts += ["## The price of determinism", markdown_table(prices, 4)]
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:

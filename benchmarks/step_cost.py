@@ -25,6 +25,7 @@ from latreft.determinism import deterministic
 from latreft.engine.interface import Engine
 from latreft.engine.reference import ReferenceEngine
 from latreft.engine.reuse import ReuseEngine
+from latreft.engine.whole import launch_bound
 from latreft.files import write_text
 from latreft.interventions.edits import Edits, ReftEdit
 from latreft.interventions.pgd import Ball
@@ -93,9 +94,9 @@ def perturbed_step(engine: Engine, model: Classifier, batch: Batch, layer: int, 
     return step
 
 
-def finetune_step(model: Classifier, batch: Batch) -> Step:
+def finetune_step(engine: Engine, model: Classifier, batch: Batch) -> Step:
     def step() -> None:
-        F.cross_entropy(model(batch), batch.labels).backward()
+        F.cross_entropy(engine.prepare(model, batch, 1).training_logits(Edits())[0], batch.labels).backward()
         model.zero_grad(set_to_none=True)
 
     return step
@@ -155,8 +156,7 @@ class Bench:
         return prune(self.model, kept_neurons(keep_mask("act_grad", scores, PRUNED, 0)))
 
     def lat_reft(self) -> None:
-        """Every surrogate by both engines at the first batch size, by reuse alone at the others: full passes need more
-        memory than there is."""
+        """Every surrogate by both engines at the first batch size, by reuse alone at the others."""
         for size in self.args.batch:
             batch = self.batch(size)
             for surrogate in self.args.surrogates:
@@ -182,19 +182,32 @@ class Bench:
         self.record("lat", size, runs)
         self.model.requires_grad_(False)
 
+    def _whole(self, size: int) -> dict[str, Engine]:
+        """The engines for passes over whole texts: reuse can do no more than capture them, on a small model."""
+        engines = self.engines()
+        return engines if launch_bound(self.model, size * self.args.tokens) else {"reference": engines["reference"]}
+
     def finetune(self) -> None:
         """All weights trained on clean text."""
         self.model.requires_grad_(True)
         size = self.args.batch[0]
-        self.record("finetune", size, {("reference", "none"): finetune_step(self.model, self.batch(size))})
+        runs: Runs = {
+            (label, "none"): finetune_step(engine, self.model, self.batch(size))
+            for label, engine in self._whole(size).items()
+        }
+        self.record("finetune", size, runs)
         self.model.requires_grad_(False)
 
     def cat(self) -> None:
-        """LoRA trained against perturbed embeddings: the whole sequence changes, so nothing can be reused."""
+        """LoRA trained against perturbed embeddings: the whole sequence changes, so nothing can be reused. Adapters run
+        in all passes, for bfloat16 weights are too coarse to multiply them out."""
         add_lora(self.model, rank=16, alpha=32, seed=0)
         size = self.args.batch[0]
-        step = perturbed_step(ReferenceEngine(), self.model, self.batch(size), 0, self.args.tokens, 10)
-        self.record("cat", size, {("reference", "none"): step})
+        runs: Runs = {
+            (label, "none"): perturbed_step(engine, self.model, self.batch(size), 0, self.args.tokens, 10)
+            for label, engine in self._whole(size).items()
+        }
+        self.record("cat", size, runs)
 
 
 METHODS = ("lat_reft", "lat", "finetune", "cat")  # cat last: its adapters stay in the model

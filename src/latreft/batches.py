@@ -26,8 +26,8 @@ def epoch_order(count: int, batch_size: int, seed: int, epoch: int, lengths: tup
     """The order in which an epoch goes through its examples, shuffled by (seed, epoch).
 
     With ``lengths``, its batches are of like length: groups of ``MEGABATCH`` batches are sorted, cut into batches, and
-    these shuffled. The first examples complete the last batch of the epoch before. The longest batch of all comes
-    first: what its step needs is the most that any needs.
+    these shuffled. The first examples complete the last batch of the epoch before. The first epoch begins with its
+    longest full batch: what fits then fits later, but for a longer text in a mixed batch between two epochs.
     """
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     order: list[int] = torch.randperm(count, generator=generator).tolist()

@@ -7,10 +7,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import product
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from latreft.settings import SettingsError
 
@@ -32,14 +31,43 @@ def visible_cards() -> list[str]:
     return [str(index) for index in range(count)]
 
 
+def _held(path: Path) -> bool:
+    """Whether some job holds the lock."""
+    try:
+        with FileLock(path).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def _take(folder: Path, cards: list[str], jobs: int) -> tuple[str, BaseFileLock] | None:
+    """A lock on the card that the fewest jobs run on, of those that have room for one of ``jobs``; None if none has.
+
+    A card has a lock ``CARD.alone.lock`` for a job alone, and one ``CARD.N.lock`` for each that shares it.
+    """
+    room = []
+    for place, card in enumerate(cards):
+        name = card.replace("/", "_")
+        held = {path.name for path in folder.iterdir() if path.name.startswith(f"{name}.") and _held(path)}
+        if not held or (jobs > len(held) and f"{name}.alone.lock" not in held):
+            slots = ["alone"] if jobs == 1 else [str(slot) for slot in range(jobs)]
+            free = next(slot for slot in slots if f"{name}.{slot}.lock" not in held)
+            room.append((len(held), place, folder / f"{name}.{free}.lock"))
+    if not room:
+        return None
+    _, place, path = min(room)
+    lock = FileLock(path)
+    lock.acquire(timeout=0)
+    return cards[place], lock
+
+
 @contextmanager
 def one_card(locks: Path | None = None, poll_seconds: float = 1.0, jobs: int = 1) -> Iterator[str]:
     """Hold one of the visible cards, alone or as one of at most ``jobs``; CUDA sees no other within the context.
 
-    Cards that no job runs on are taken first.
-
-    A scheduler's own choice of one card is kept as it is. Waits while every card is held by another job of this host,
-    or of the same SLURM job: within each of those the cards may be numbered anew.
+    The card that the fewest jobs run on is taken. A scheduler's own choice of one card is kept as it is. Waits while no
+    card has room, for the other jobs of this host, or of the same SLURM job: within each of those the cards may be
+    numbered anew.
     """
     cards = visible_cards()
     if not cards:
@@ -50,13 +78,14 @@ def one_card(locks: Path | None = None, poll_seconds: float = 1.0, jobs: int = 1
     folder = locks or Path(tempfile.gettempdir()) / f"latreft-gpu-{os.getuid()}{allocation and '-' + allocation}"
     folder.mkdir(parents=True, exist_ok=True)
     while True:
-        for place, card in product(range(jobs), cards):
-            lock = FileLock(folder / f"{card.replace('/', '_')}{f'-{place}' if place else ''}.lock")
-            try:
-                with lock.acquire(timeout=0):
-                    os.environ["CUDA_VISIBLE_DEVICES"] = card
-                    yield card
-                    return
-            except Timeout:
-                continue
+        with FileLock(folder / "choosing.lock"):
+            taken = _take(folder, cards, jobs)
+        if taken is not None:
+            break
         time.sleep(poll_seconds)
+    card, lock = taken
+    try:
+        os.environ["CUDA_VISIBLE_DEVICES"] = card
+        yield card
+    finally:
+        lock.release()

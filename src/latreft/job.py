@@ -107,8 +107,8 @@ def provenance(code: str, inputs: Mapping[str, str]) -> dict[str, Any]:
 def start(runtime: Mapping[str, Any], log: str | None = None, jobs_per_gpu: int = 1) -> Iterator[Job]:
     """Take the device, set threads and determinism, and open the log.
 
-    ``device: auto`` takes a GPU where there is one; ``cuda`` without a GPU is an error. A GPU that may run several jobs
-    at a time is called shared in the records: their seconds are not those of a job alone.
+    ``device: auto`` takes a GPU where there is one; ``cuda`` without a GPU is an error. Of a GPU that may run several
+    jobs at a time the records say so: their seconds need not be those of a job alone.
     """
     settings = Runtime(**runtime)
     log_path = None if log is None else Path(log)
@@ -125,5 +125,5 @@ def start(runtime: Mapping[str, Any], log: str | None = None, jobs_per_gpu: int 
         device = torch.device("cuda" if use_gpu else "cpu")
         name = torch.cuda.get_device_name() if use_gpu else f"CPU, {settings.threads} thread(s)"
         if use_gpu and jobs_per_gpu > 1:
-            name += f", shared by {jobs_per_gpu} jobs"
+            name += f", up to {jobs_per_gpu} jobs at a time"
         yield Job(settings, device, name, log_path, time.monotonic())

@@ -55,8 +55,20 @@ def test_step_costs_of_both_engines_and_their_figure(tmp_path):
     assert (tmp_path / "step_cost.png").stat().st_size > 0
     page = " ".join((tmp_path / "README.md").read_text().split())
     slow, fast = (steps_of(rows, engine, "none")["ms_median"] for engine in ("reference", "reuse"))
-    assert f"| tiny-llama | lat_reft | none | 2 | {slow:.0f} | {fast:.0f} | {slow / fast:.1f} (" in page
-    assert "| tiny-llama | gcg_2_examples_8_in_flight | – |" in page
+    assert f"| tiny-llama | lat_reft | none | 2 | no | {slow:.0f} | {fast:.0f} | {slow / fast:.1f} (" in page
+    assert "| tiny-llama | gcg_2_examples_8_in_flight | no | – |" in page
+    assert "price of determinism" not in page
+    fewer = 1 - steps_of(rows, "reuse", "none")["tflop"] / rows[(rows["method"] == "lat")].iloc[0]["tflop"]
+    assert f"| −{fewer:.1%} |" in page
+    run("step_cost.py", "--models", "tiny-llama", "--batch", 2, "--tokens", 24, "--window", 6, "--repeats", 1, "--free",
+        "--methods", "lat_reft", "lat", "--out", out)  # fmt: skip
+    more = pd.read_csv(out)
+    compiled = more[(more["engine"] == "reuse") & more["deterministic"]].assign(compiled=True)
+    pd.concat([more, compiled]).to_csv(out, index=False)
+    run("report.py", "--folder", tmp_path)
+    page = " ".join((tmp_path / "README.md").read_text().split())
+    assert "price of determinism" in page
+    assert "| tiny-llama | lat_reft | none | 2 | no |" in page and "| tiny-llama | lat_reft | none | 2 | yes |" in page
 
 
 def steps_of(rows: pd.DataFrame, engine: str, surrogate: str) -> pd.Series:
@@ -89,12 +101,21 @@ def test_rows_measured_anew_replace_their_old_ones(tmp_path):
 
 def test_rows_of_two_devices_are_not_drawn_together(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from report import rows_of
+    from report import page, rows_of
 
-    row = {"method": "lat_reft", "surrogate": "none", "model": "m", "batch": 8, "deterministic": True}
+    row = {
+        "method": "lat_reft",
+        "surrogate": "none",
+        "model": "m",
+        "batch": 8,
+        "deterministic": True,
+        "compiled": False,
+    }
     costs = pd.DataFrame([row | {"engine": "reference", "device": "one"}, row | {"engine": "reuse", "device": "two"}])
     with pytest.raises(ValueError, match="several devices"):
         rows_of(costs, pd.DataFrame([{"model": "m", "batch": 8, "limit_ms": 1.0}]))
+    with pytest.raises(ValueError, match="several devices"):
+        page(costs[:1], costs[:1], costs[1:])
 
 
 def test_the_limit_is_the_prefixs_arithmetic_and_the_weights_read_for_each_window_pass(monkeypatch):

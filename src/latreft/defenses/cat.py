@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from latreft.defenses.base import AdversarialSettings, Trained, Training
 from latreft.interventions import pgd
 from latreft.interventions.edits import Edits
-from latreft.models.adapter import MergedAdapters, add_lora, lora_weights
+from latreft.models.adapter import add_lora, lora_weights, merged_adapters
 from latreft.models.classifier import parameter_count
 from latreft.models.precision import settle
 from latreft.models.quantisation import quantise_backbone, wants_four_bits
@@ -44,8 +44,8 @@ def train(run: Training, settings: Settings) -> Trained:
         quantise_backbone(model)
     adapter = {"rank": settings.lora_rank, "alpha": settings.lora_alpha}
     add_lora(model, **adapter, seed=run.seed)
+    merged = merged_adapters(model)
     settle(model)
-    merged = None if four_bit else MergedAdapters(model)
     ball = pgd.Ball(settings.norm, settings.epsilon)
     batches = run.batches(settings)
 

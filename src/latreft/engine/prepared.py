@@ -114,7 +114,15 @@ class ReusePrepared:
             return None
         if not launch_bound(model, len(self.batch) * (room + self.window)):
             return None
-        key = ("stored", id(model), len(self.batch), self.window, room, filling(self.batch, room + self.window))
+        key = (
+            "stored",
+            id(model),
+            model.replaced,
+            len(self.batch),
+            self.window,
+            room,
+            filling(self.batch, room + self.window),
+        )
         return graphs.once(key, model, lambda: StoredPlace(model, self.batch, self.window, room, graphs, self.tools))
 
     def hidden(self, layer: int) -> Tensor:
@@ -171,7 +179,16 @@ class ReusePrepared:
             return None
         room = rounded(self.stored.prefix.positions, len(self.batch))
         place = self._stored_place()
-        key = ("twin", id(self.model), id(self.prefix_of), id(place), len(self.batch), self.window, room)
+        key = (
+            "twin",
+            id(self.model),
+            self.model.replaced,
+            id(self.prefix_of),
+            id(place),
+            len(self.batch),
+            self.window,
+            room,
+        )
         twin = graphs.once(key, (self.model, self.prefix_of), lambda: Twin(self, graphs, room))
         if twin.owner is not self:
             twin.fill(self)
@@ -185,7 +202,7 @@ class ReusePrepared:
         if not launch_bound(self.model, rows * room, predicting=not torch.is_grad_enabled()):
             return None
         window = None if self.window == self.batch.length else self.window
-        key = ("whole", id(self.model), rows, room, window, filling(self.batch, room))
+        key = ("whole", id(self.model), self.model.replaced, rows, room, window, filling(self.batch, room))
         twin = graphs.once(key, self.model, lambda: WholeTwin(self.model, self.batch, graphs, room, window))
         twin.fixed.fill(self.batch)
         return twin

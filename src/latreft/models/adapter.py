@@ -44,32 +44,46 @@ def add_lora(model: Classifier, *, rank: int, alpha: int, seed: int) -> None:
 class MergedAdapters:
     """The layers with their adapters multiplied out, W + s·BA, in memory of their own: for passes that only read them.
 
-    A pass then costs what it costs without adapters, and gives the same up to rounding.
+    A pass then costs what it costs without adapters, and gives the same up to one rounding of W + s·BA to ``dtype``. W
+    is taken as it is now: to be made before W is rounded, for on rounded weights a small s·BA is lost whole.
     """
 
-    def __init__(self, model: Classifier):
+    def __init__(self, model: Classifier, dtype: torch.dtype):
+        self._model = model
         self._layers: list[Any] = [layer for layer in model.base.modules() if _NAME in getattr(layer, "lora_A", ())]
-        self._weights = [layer.base_layer.weight.detach().clone() for layer in self._layers]
+        self._own = [layer.base_layer.weight.detach() for layer in self._layers]
+        self._merged = [weight.to(dtype, copy=True) for weight in self._own]
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Multiply out the adapters as they are now."""
-        for layer, merged in zip(self._layers, self._weights, strict=True):
-            down, up = layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
-            with torch.autocast(merged.device.type, enabled=False):
-                whole = torch.addmm(layer.base_layer.weight.to(up.dtype), up, down, alpha=layer.scaling[_NAME])
-            merged.copy_(whole)
+        with torch.autocast(self._model.device.type, enabled=False):
+            for layer, own, merged in zip(self._layers, self._own, self._merged, strict=True):
+                down, up = layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
+                merged.copy_(torch.addmm(own, up, down, alpha=layer.scaling[_NAME]))
 
     @contextmanager
     def instead(self) -> Iterator[None]:
         """Within the context the layers run so, as of the last :meth:`refresh`."""
-        for layer, merged in zip(self._layers, self._weights, strict=True):
+        for layer, merged in zip(self._layers, self._merged, strict=True):
             layer.forward = partial(F.linear, weight=merged, bias=layer.base_layer.bias)
+        self._model.replaced = id(self)
         try:
             yield
         finally:
+            self._model.replaced = None
             for layer in self._layers:
                 del layer.forward
+
+
+def merged_adapters(model: Classifier) -> MergedAdapters | None:
+    """The adapters of a model just given some, to be multiplied out in the precision of its passes. None where its
+    weights are less precise than float32: there is nothing to add a small adapter to."""
+    kind = model.device.type
+    layers: list[Any] = [layer for layer in model.base.modules() if _NAME in getattr(layer, "lora_A", ())]
+    if any(layer.base_layer.weight.dtype not in (torch.float32, torch.float64) for layer in layers):
+        return None
+    return MergedAdapters(model, torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else model.dtype)
 
 
 def lora_weights(model: Classifier) -> dict[str, Tensor]:

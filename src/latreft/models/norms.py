@@ -33,7 +33,7 @@ class MixedPrecisionNorm(nn.Module):
 def mix_norms(blocks: Iterable[nn.Module], name: str) -> None:
     """Have the norms of class ``name`` in ``blocks`` run so; their weights stay in place."""
     for module in (module for block in blocks for module in block.modules()):
-        if type(module).__name__ == name:
+        if type(module).__name__ == name and not isinstance(module, MixedPrecisionNorm):
             kind: Any = type(module)
             module.__class__ = _mixed(kind)
 

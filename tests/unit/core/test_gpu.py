@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -67,17 +66,46 @@ def test_jobs_hold_different_cards_and_give_them_back(monkeypatch, tmp_path):
         assert again == "0"
 
 
-def test_cards_are_shared_where_asked_and_idle_ones_are_taken_first(monkeypatch, tmp_path):
+def test_cards_are_shared_where_asked(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "visible_cards", lambda: ["0", "1"])
     with ExitStack() as stack:
         held = [stack.enter_context(gpu.one_card(tmp_path, jobs=2)) for _ in range(4)]
         assert held == ["0", "1", "0", "1"]
-        monkeypatch.setattr(gpu.time, "sleep", partial(pytest.fail, "waits"))
+        monkeypatch.setattr(gpu.time, "sleep", lambda _seconds: pytest.fail("waits"))
         with pytest.raises(pytest.fail.Exception, match="waits"):
             stack.enter_context(gpu.one_card(tmp_path, jobs=2))
 
 
-@pytest.mark.parametrize(("jobs", "name"), [(1, "a card"), (3, "a card, shared by 3 jobs")])
+def test_the_emptiest_card_is_taken(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "visible_cards", lambda: ["0", "1"])
+    with ExitStack() as first, ExitStack() as others:
+        assert first.enter_context(gpu.one_card(tmp_path, jobs=2)) == "0"
+        assert others.enter_context(gpu.one_card(tmp_path, jobs=2)) == "1"
+        assert others.enter_context(gpu.one_card(tmp_path, jobs=2)) == "0"
+        first.close()
+        assert others.enter_context(gpu.one_card(tmp_path, jobs=2)) == "0"
+        others.close()
+        with gpu.one_card(tmp_path, jobs=2) as held:
+            assert held == "0"
+            with gpu.one_card(tmp_path, jobs=2) as other:
+                assert other == "1"
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (1, 2), (2, 1)])
+def test_a_job_alone_shares_with_nobody(monkeypatch, tmp_path, first, second):
+    monkeypatch.setattr(gpu, "visible_cards", lambda: ["0"])
+    monkeypatch.setattr(gpu.time, "sleep", lambda _seconds: pytest.fail("waits"))
+    with (
+        gpu.one_card(tmp_path, jobs=first),
+        pytest.raises(pytest.fail.Exception, match="waits"),
+        gpu.one_card(tmp_path, jobs=second),
+    ):
+        pass
+    with gpu.one_card(tmp_path, jobs=second) as card:
+        assert card == "0"
+
+
+@pytest.mark.parametrize(("jobs", "name"), [(1, "a card"), (3, "a card, up to 3 jobs at a time")])
 def test_records_say_that_a_card_is_shared(monkeypatch, jobs, name):
     asked = []
 

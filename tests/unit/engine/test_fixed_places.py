@@ -103,6 +103,14 @@ def test_large_predictions_are_left_alone_where_training_is_not(eager_replay, mo
     assert eager_replay
 
 
+def test_passes_captured_while_something_stands_in_for_weights_serve_it_alone(eager_replay):
+    model, engine, batch = classifier("llama"), ReuseEngine(), batch_of((17, 12))
+    for replaced, captured in ((None, 1), (7, 2), (None, 2), (7, 2)):
+        model.replaced = replaced
+        predict(engine, Defended(model), batch)
+        assert len(eager_replay) == captured
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("surrogate", ["none", "exact", "window"])
 @pytest.mark.parametrize("layers", [(1, 3), (2, 2), (3, 1)], ids=str)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from unit.models.tiny import FAMILIES, LAYERS, classifier, examples
 
-from latreft.models.adapter import MergedAdapters, add_lora, load_lora, lora_weights
+from latreft.models.adapter import add_lora, load_lora, lora_weights, merged_adapters
 from latreft.models.batch import collate
+from latreft.models.precision import settle
 from latreft.models.quantisation import wants_four_bits
 from latreft.settings import SettingsError
 
@@ -86,7 +87,7 @@ def test_four_bits_only_where_they_can_be():
 def test_multiplied_out_adapters_give_the_same_until_refreshed(name):
     """Logits and gradients of the embeddings; the adapters themselves run again afterwards."""
     model, batch = with_lora(name), collate(examples([6, 3]))
-    merged = MergedAdapters(model)
+    merged = merged_adapters(model)
 
     def train() -> None:
         with torch.no_grad():
@@ -119,7 +120,47 @@ def test_multiplied_out_adapters_give_the_same_until_refreshed(name):
 
 def test_multiplied_out_adapters_need_no_gradient_of_theirs():
     model, batch = with_lora("llama"), collate(examples([6, 3]))
-    merged = MergedAdapters(model)
+    merged = merged_adapters(model)
     with merged.instead():
         model(batch).sum().backward()
     assert all(p.grad is None for key, p in model.named_parameters() if "lora_" in key)
+
+
+def test_a_small_adapter_is_not_lost_in_the_rounding_of_the_weights_that_it_is_added_to():
+    """Added to W as rounded, all of this one would be."""
+    model = classifier("llama").float().requires_grad_(False)
+    add_lora(model, rank=2, alpha=4, seed=0)
+    for key, parameter in model.named_parameters():
+        if "lora_B" in key:
+            torch.nn.init.constant_(parameter, 1e-3)
+    layer = model.base.layers[0].self_attn.q_proj
+    torch.nn.init.uniform_(layer.base_layer.weight, 1, 2)  # a rounding step is 1/128 there
+    own = layer.base_layer.weight.detach().clone()
+    added = layer.scaling["default"] * (layer.lora_B["default"].weight @ layer.lora_A["default"].weight).detach()
+    probe = torch.eye(own.shape[1])
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+        merged = merged_adapters(model)
+        settle(model)
+        merged.refresh()
+        with merged.instead():
+            found = layer(probe).float().T
+    assert found.dtype == torch.float32 and layer.base_layer.weight.dtype == torch.bfloat16
+    assert torch.equal(found, (own + added).bfloat16().float())
+    rounded = own.bfloat16()
+    assert torch.equal(rounded + added.bfloat16(), rounded)
+    assert (found != rounded.float()).float().mean() > 0.05
+
+
+def test_adapters_of_rounded_weights_are_not_multiplied_out():
+    model = classifier("llama").bfloat16()
+    add_lora(model, rank=2, alpha=4, seed=0)
+    assert merged_adapters(model) is None
+
+
+def test_graphs_captured_with_merged_adapters_serve_them_alone():
+    """Keys of captured passes tell whether the adapters ran or stood multiplied out."""
+    model = with_lora("llama")
+    merged = merged_adapters(model)
+    with merged.instead():
+        inside = model.replaced
+    assert inside is not None and model.replaced is None
