@@ -6,9 +6,8 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -39,26 +38,32 @@ def _fused_attention() -> dict[Any, Callable[..., int]]:
     return mapping
 
 
-class _Counting(TorchDispatchMode):
-    """Adds up the FLOPs of the operators that run, by torch's own formulas.
+class FlopMeter(TorchDispatchMode):
+    """Count the FLOPs, forward and backward, of everything that runs inside ``with FlopMeter() as meter:``.
 
-    torch's own counter takes five times as long: it follows the modules, too, and looks for a decomposition of every
-    operator each time. A step of many small operators is then bound by being counted.
+    Counted are matrix products (mm, addmm, bmm, baddbmm), convolutions and scaled-dot-product attention, a
+    multiply-add as 2. Fused attention is charged in full, masked pairs included: two products forward, five backward
+    (the scores are made again). Not counted: element-wise work, norms, softmax, matrix-vector products,
+    decompositions (an orthogonal parametrisation), kernels of one's own that torch does not know, and a replayed CUDA
+    graph, which runs no operators: measure such a step on its eager path.
+
+    The formulas are torch's. Its own counter takes five times as long: it follows the modules, too, and looks for a
+    decomposition of every operator each time. A step of many small operators is then bound by being counted.
     """
 
-    def __init__(self, formulas: Mapping[Any, Callable[..., int]]):
+    def __init__(self) -> None:
         super().__init__()
-        self.formulas = formulas
-        self.counts: Counter[Any] = Counter()
+        self._formulas = FlopCounterMode(display=False, custom_mapping=_fused_attention()).flop_registry
+        self._counts: Counter[Any] = Counter()
         self._free: set[Any] = set()
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in self._free:
             return func(*args, **kwargs)
-        if (formula := self.formulas.get(func._overloadpacket)) is not None:
+        if (formula := self._formulas.get(func._overloadpacket)) is not None:
             output = func(*args, **kwargs)
-            self.counts[func._overloadpacket] += formula(*args, **kwargs, out_val=output)
+            self._counts[func._overloadpacket] += formula(*args, **kwargs, out_val=output)
             return output
         with self:  # in inference mode operators come whole that are made of others
             output = func.decompose(*args, **kwargs)
@@ -67,38 +72,15 @@ class _Counting(TorchDispatchMode):
         self._free.add(func)
         return func(*args, **kwargs)
 
-
-class FlopMeter:
-    """Count the FLOPs, forward and backward, of everything that runs inside ``with FlopMeter() as meter:``.
-
-    Counted are matrix products (mm, addmm, bmm, baddbmm), convolutions and scaled-dot-product attention, a
-    multiply-add as 2. Fused attention is charged in full, masked pairs included: two products forward, five backward
-    (the scores are made again). Not counted: element-wise work, norms, softmax, matrix-vector products,
-    decompositions (an orthogonal parametrisation), kernels of one's own that torch does not know, and a replayed CUDA
-    graph, which runs no operators: measure such a step on its eager path.
-    """
-
-    def __init__(self) -> None:
-        self._mode = _Counting(FlopCounterMode(display=False, custom_mapping=_fused_attention()).flop_registry)
-
-    def __enter__(self) -> Self:
-        self._mode.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._mode.__exit__(kind, error, trace)
-
     @property
     def flops(self) -> int:
         """FLOPs so far."""
-        return int(self._mode.counts.total())
+        return int(self._counts.total())
 
     @property
     def by_operator(self) -> dict[str, int]:
         """FLOPs so far of each operator, by its name."""
-        return {str(operator): int(flops) for operator, flops in self._mode.counts.items()}
+        return {str(operator): int(flops) for operator, flops in self._counts.items()}
 
 
 def _synchronize(device: torch.device) -> None:

@@ -91,10 +91,11 @@ def biases(mask: Tensor, window: int, dtype: torch.dtype) -> tuple[Tensor, Tenso
 def empty_prefix(model: Classifier, examples: int, count: int, biases: tuple[Tensor, Tensor]) -> Prefix:
     """Room for a prefix of ``count`` positions, in the precision in which the model attends."""
     heads, depth = model.key_shape
-    device = model.device
-    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else model.dtype
     keys, values = (
-        [torch.zeros(examples, heads, count, depth, dtype=dtype, device=device) for _ in range(model.layers)]
+        [
+            torch.zeros(examples, heads, count, depth, dtype=model.pass_dtype, device=model.device)
+            for _ in range(model.layers)
+        ]
         for _ in range(2)
     )
     return Prefix(keys, values, *biases)

@@ -41,6 +41,11 @@ def add_lora(model: Classifier, *, rank: int, alpha: int, seed: int) -> None:
     model.head.requires_grad_(True)
 
 
+def _adapted_layers(model: Classifier) -> list[Any]:
+    """The layers that have adapters."""
+    return [layer for layer in model.base.modules() if _NAME in getattr(layer, "lora_A", ())]
+
+
 class MergedAdapters:
     """The layers with their adapters multiplied out, W + s·BA, in memory of their own: for passes that only read them.
 
@@ -50,7 +55,7 @@ class MergedAdapters:
 
     def __init__(self, model: Classifier, dtype: torch.dtype):
         self._model = model
-        self._layers: list[Any] = [layer for layer in model.base.modules() if _NAME in getattr(layer, "lora_A", ())]
+        self._layers = _adapted_layers(model)
         self._own = [layer.base_layer.weight.detach() for layer in self._layers]
         self._merged = [weight.to(dtype, copy=True) for weight in self._own]
 
@@ -79,11 +84,10 @@ class MergedAdapters:
 def merged_adapters(model: Classifier) -> MergedAdapters | None:
     """The adapters of a model just given some, to be multiplied out in the precision of its passes. None where its
     weights are less precise than float32: there is nothing to add a small adapter to."""
-    kind = model.device.type
-    layers: list[Any] = [layer for layer in model.base.modules() if _NAME in getattr(layer, "lora_A", ())]
-    if any(layer.base_layer.weight.dtype not in (torch.float32, torch.float64) for layer in layers):
+    exact = (torch.float32, torch.float64)
+    if any(layer.base_layer.weight.dtype not in exact for layer in _adapted_layers(model)):
         return None
-    return MergedAdapters(model, torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else model.dtype)
+    return MergedAdapters(model, model.pass_dtype)
 
 
 def lora_weights(model: Classifier) -> dict[str, Tensor]:

@@ -71,6 +71,12 @@ class Classifier(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.embedding.weight.dtype
 
+    @property
+    def pass_dtype(self) -> torch.dtype:
+        """The precision of the linear layers and of attention in a pass at present: autocast's, or the weights'."""
+        kind = self.device.type
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.dtype
+
     def initialise_head(self, seed: int) -> None:
         """Draw the head from N(0, 0.02²), on the CPU, so that every device gets the same head."""
         generator = torch.Generator().manual_seed(seed)

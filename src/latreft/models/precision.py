@@ -14,9 +14,8 @@ def settle(model: Classifier) -> None:
     No result changes: the head, which is applied in float32, stays as it is. Layers that are still to be trained must
     require a gradient by now.
     """
-    kind = model.device.type
-    if not torch.is_autocast_enabled(kind):
+    if not torch.is_autocast_enabled(model.device.type):
         return
     for layer in model.base.modules():
         if type(layer) is nn.Linear and not any(parameter.requires_grad for parameter in layer.parameters()):
-            layer.to(torch.get_autocast_dtype(kind))
+            layer.to(model.pass_dtype)
