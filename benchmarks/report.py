@@ -40,7 +40,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     """Bars of the median with whiskers from min to max, on a logarithmic axis; a line marks the limit."""
     figure = new_figure(DOUBLE, 2.6)
     axes = figure.subplots()
-    models = list(dict.fromkeys(rows.sort_values("ms_median", ascending=False)["model"]))
+    models = list(dict.fromkeys(rows.sort_values("tflop", ascending=False)["model"]))
     for place, model in enumerate(models):
         for offset, engine in ((-0.19, "reference"), (0.19, "reuse")):
             row = rows[(rows["model"] == model) & (rows["engine"] == engine)].iloc[0]
@@ -63,10 +63,18 @@ def draw(rows: pd.DataFrame) -> Figure:
     footer(
         figure,
         f"{first['device']}, batch {first['batch']}, T = {first['tokens']}, L = {first['window']}, K = 8, random weights "
-        f"in the public shapes; full passes eager, reuse captured{' and compiled' if rows['compiled'].any() else ''}; "
-        "median, whiskers from minimum to maximum.",
+        f"in the public shapes; full passes eager, reuse {how_run(rows)}; median, whiskers from minimum to maximum.",
     )
     return figure
+
+
+def how_run(rows: pd.DataFrame) -> str:
+    """What was done to the passes of reuse, and to which models' it was not."""
+    reuse = rows[rows["engine"] == "reuse"]
+    plain = list(reuse[~reuse["compiled"]]["model"])
+    if len(plain) == len(reuse):
+        return "captured"
+    return "captured and compiled" + (f" ({', '.join(plain)}: captured only)" if plain else "")
 
 
 def ratio(slow: pd.Series, fast: pd.Series) -> str:

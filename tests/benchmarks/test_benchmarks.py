@@ -126,3 +126,19 @@ def test_the_limit_is_the_prefixs_arithmetic_and_the_weights_read_for_each_windo
     arithmetic = 2 * 6.98e9 * 8 * 512 / 1e15
     reading = 2 * (8 + 1) * 2 * 6.98e9 * 28 / 32 / 1e12
     assert limit_ms("Llama-3.1-8B", 8, 512, 1e15, 1e12) == pytest.approx(1e3 * (arithmetic + reading), rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("compiled", "said"),
+    [
+        ([False, False], "captured"),
+        ([True, True], "captured and compiled"),
+        ([True, False], "captured and compiled (b: captured only)"),
+    ],
+)
+def test_the_figure_says_which_models_passes_were_compiled(monkeypatch, compiled, said):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from report import how_run
+
+    rows = pd.DataFrame({"model": ["a", "b"], "engine": "reuse", "compiled": compiled})
+    assert how_run(pd.concat([rows, rows.assign(engine="reference", compiled=False)])) == said
