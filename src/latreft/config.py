@@ -118,7 +118,7 @@ class ScaleSettings(Settings):
     title: str
     device: Literal["auto", "cpu", "cuda"] = "auto"
     engine: Literal["reference", "reuse"] = "reuse"
-    compiled: bool = False
+    compiled: Literal[True, False, "ascents"] = False
     autocast: Literal["bfloat16"] | None = None
     deterministic: bool = True
     threads: Annotated[int, Field(ge=1)] = 1

@@ -21,6 +21,7 @@ from latreft.determinism import deterministic
 from latreft.engine.interface import Engine
 from latreft.engine.reference import ReferenceEngine
 from latreft.engine.reuse import ReuseEngine
+from latreft.engine.window import Compiled
 from latreft.gpu import one_card, visible_cards
 from latreft.progress import ProgressReport
 
@@ -33,7 +34,7 @@ class Runtime:
 
     device: str
     engine: str
-    compiled: bool
+    compiled: Compiled
     autocast: str | None
     threads: int
     deterministic: bool = True

@@ -158,12 +158,12 @@ class ReusePrepared:
                 return twin.graphed_logits(*flat)
         return self._logits_each(*edits)
 
-    def _logits_each(self, *edits: Edits) -> Tensor:
+    def _logits_each(self, *edits: Edits, ascent: bool = False) -> Tensor:
         start = lowest(self.model, edits)
         clean = self._start_state(start, edits)
         hidden = torch.stack([one.apply(start, clean, self.mask) for one in edits], dim=1)
         stored = self.stored
-        with self.tools.compiling(self.model) as model:
+        with self.tools.compiling(self.model, ascent=ascent) as model:
             return window_logits(model, start, hidden, stored.prefix, stored.positions, edits, self.mask)
 
     def _full(self, edits: Sequence[Edits]) -> FullPrepared | None:
@@ -244,7 +244,7 @@ class ReusePrepared:
             return twin.graphed_ascent(*flat, labels, ball, steps=steps, step_size=step_size)
 
         def loss_of(delta: Tensor) -> Tensor:
-            return losses_of(self._logits_each(defended.perturbed(layer, delta, base))[0], labels)
+            return losses_of(self._logits_each(defended.perturbed(layer, delta, base), ascent=True)[0], labels)
 
         return pgd.ascend(loss_of, start, self.mask, ball, steps=steps, step_size=step_size)
 
@@ -332,7 +332,7 @@ class Twin(ReusePrepared):
         """K replays of one PGD step; the first of ``tensors`` is the start."""
         run = partial(replay_ascent, self.graphs, self._key("ascent", form, ball, step_size), self)
         return run(
-            lambda inputs: self._logits_each(*unflatten(form, inputs))[0],
+            lambda inputs: self._logits_each(*unflatten(form, inputs), ascent=True)[0],
             tensors, labels, self.mask, ball, steps=steps, step_size=step_size,
         )  # fmt: skip
 

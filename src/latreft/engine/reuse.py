@@ -17,7 +17,7 @@ from latreft.engine.prepared import ReusePrepared
 from latreft.engine.reference import FullSearch
 from latreft.engine.search import ReuseSearch
 from latreft.engine.whole import launch_bound
-from latreft.engine.window import Compiler, Tools
+from latreft.engine.window import Compiled, Compiler, Tools
 from latreft.models.batch import Batch
 from latreft.models.classifier import Classifier
 
@@ -27,12 +27,14 @@ class ReuseEngine:
 
     ``capture`` False keeps every pass eager. ``compiled`` has the blocks of prefix and window passes compiled, which
     fuses their many small kernels; it takes a minute a job and a family of shapes, and pays on long trainings.
+    ``"ascents"`` compiles the steps of PGD alone.
     """
 
     name = "reuse"
 
-    def __init__(self, capture: bool = True, compiled: bool = False) -> None:
-        self.tools = Tools(Graphs() if capture else None, Compiler() if compiled else None)
+    def __init__(self, capture: bool = True, compiled: Compiled = False) -> None:
+        compiler = Compiler(ascents_only=compiled == "ascents") if compiled else None
+        self.tools = Tools(Graphs() if capture else None, compiler)
         self._latest: ReusePrepared | None = None
 
     def prepare(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,19 @@ from latreft.engine.prefix import Prefix
 from latreft.interventions.edits import Edits
 from latreft.models.classifier import Classifier, Edit
 
+Compiled = Literal[True, False, "ascents"]
+"""Which passes' blocks are compiled: those over prefixes and windows, none, or steps of PGD alone."""
+
 
 class Compiler:
-    """Compiles the forward of decoder blocks: one for all blocks of a model, whatever their weights."""
+    """Compiles the forward of decoder blocks: one for all blocks of a model, whatever their weights.
 
-    def __init__(self) -> None:
+    With ``ascents_only`` it is used for the steps of PGD alone, which are most of a training's window passes: a part of
+    the gain for a part of the compiling.
+    """
+
+    def __init__(self, ascents_only: bool = False) -> None:
+        self.ascents_only = ascents_only
         self.runs: dict[type, Callable[..., Any]] = {}
 
     def run_of(self, model: Classifier) -> Callable[..., Any]:
@@ -48,13 +56,20 @@ class Tools:
     compiler: Compiler | None = None
 
     @contextmanager
-    def compiling(self, model: Classifier) -> Iterator[Classifier]:
-        """Within the context the model's blocks run compiled, where the engine has a compiler and nothing counts FLOPs.
+    def compiling(self, model: Classifier, *, ascent: bool = False) -> Iterator[Classifier]:
+        """Within the context the model's blocks run compiled, where the engine has a compiler for such passes
+        (``ascent``: steps of PGD) and nothing counts FLOPs.
 
         A surrogate's blocks differ in width, and each would be compiled on its own for minutes: they are captured only.
         """
-        use = self.compiler is not None and model.kept is None and capturing_is_possible(model.device)
-        with model.blocks_run_by(self.compiler.run_of(model) if use and self.compiler else None):
+        compiler = self.compiler
+        if compiler is not None and compiler.ascents_only and not ascent:
+            compiler = None
+        if compiler is None or model.kept is not None or not capturing_is_possible(model.device):
+            yield model
+            return
+        # A compiled backward pass gives all gradients or none: PGD wants none of the weights'.
+        with model.blocks_run_by(compiler.run_of(model)), model.frozen() if ascent else nullcontext():
             yield model
 
 

@@ -141,6 +141,18 @@ class Classifier(nn.Module):
             for block in blocks:
                 del block.forward
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Within the context no weight requires a gradient."""
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in trained:
+                parameter.requires_grad_(True)
+
     def logits_of_embeddings(self, embeddings: Tensor, batch: Batch) -> Tensor:
         """Logits [B, 2] from a batch's token embeddings [B, T, D]."""
         output = self.base(

@@ -231,6 +231,50 @@ def test_blocks_traced_for_compilation_give_the_same_step():
     torch._dynamo.reset()
 
 
+@pytest.fixture
+def traced_ascents(monkeypatch):
+    """An engine whose ascents alone are compiled, as on a GPU, but run by the eager kernels."""
+    import torch._dynamo
+
+    from latreft.engine import window
+
+    compile_blocks = torch.compile
+    monkeypatch.setattr(window.torch, "compile", lambda run: compile_blocks(run, backend="aot_eager", fullgraph=True))
+    monkeypatch.setattr(window, "capturing_is_possible", lambda device: True)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield ReuseEngine(compiled="ascents"), lambda: torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    torch._dynamo.reset()
+
+
+def test_compiled_ascents_give_the_same_step_and_two_variants_serve_all_lengths(traced_ascents):
+    engine, variants = traced_ascents
+    model = classifier("llama")
+    for lengths in ((19, 4, 11), (30, 4, 11), (45, 4, 11)):
+        expected = reft_step(ReuseEngine(), model, batch_of(lengths), 6, 1, 3, "none")
+        found = reft_step(engine, model, batch_of(lengths), 6, 1, 3, "none")
+        torch.testing.assert_close(found.loss, expected.loss, rtol=0, atol=1e-10)
+        torch.testing.assert_close(found.gradients, expected.gradients, rtol=0, atol=1e-10)
+    assert 1 <= variants() <= 2
+
+
+def test_compiled_ascents_ask_for_no_weights_gradient(traced_ascents):
+    """A backward pass that gave them would be another variant, and most of a step's work."""
+    engine, variants = traced_ascents
+    model, batch, found = classifier("llama"), batch_of((19, 4, 11)), []
+    for trained in (False, True):
+        model.requires_grad_(trained)
+        start = torch.zeros(3, 6, WIDTH, dtype=torch.float64)
+        for one in (engine, ReuseEngine()):
+            prepared = one.prepare(model, batch, 6)
+            ball = Ball("l2_token", 0.5)
+            found.append(prepared.ascend(Edits(), 1, None, start, batch.labels, ball, steps=2, step_size=0.1))
+        assert all(parameter.requires_grad == trained for parameter in model.parameters())
+    assert variants() == 1
+    for one in found[1:]:
+        torch.testing.assert_close(one, found[0], rtol=0, atol=1e-10)
+
+
 def test_gradients_of_tokens_do_not_tie_in_mixed_precision():
     generator = torch.Generator().manual_seed(0)
     gradient, embedding = torch.randn(3, 64, generator=generator), torch.randn(500, 64, generator=generator)
