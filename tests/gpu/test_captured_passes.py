@@ -23,6 +23,7 @@ from latreft.attacks import gcg
 from latreft.attacks.together import run_all
 from latreft.defenses import cat
 from latreft.defenses.base import Training
+from latreft.engine import prefix
 from latreft.engine.graphs import capture
 from latreft.engine.interface import Defended
 from latreft.engine.reference import ReferenceEngine
@@ -31,6 +32,7 @@ from latreft.interventions.edits import Edits, ReftEdit
 from latreft.interventions.pgd import Ball
 from latreft.interventions.reft import LoReFT
 from latreft.interventions.surrogate import prune
+from latreft.models import attention
 from latreft.models.batch import Example, collate
 from latreft.models.classifier import Classifier
 from latreft.models.families import family
@@ -269,6 +271,36 @@ def test_attacks_in_flight_choose_the_references_suffixes(name, defended):
     assert found == expected
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt_neox"])
+def test_candidates_losses_by_the_flash_kernel_are_the_plain_ones_up_to_rounding(monkeypatch, name):
+    """In bfloat16, eager and captured with masked room, alone and in flight; twice the same."""
+    model = classifier(name, torch.bfloat16)
+    reft = LoReFT(WIDTH, 16, start="random", seed=1).to("cuda", torch.bfloat16).requires_grad_(False)
+    target, lengths = Defended(model, ReftEdit(3, reft), WINDOW), [20, 130, 250, 61]
+    draw = lambda *shape: torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(sum(shape)))  # noqa: E731
+    contents = [tuple(draw(length).tolist()) for length in lengths]
+    candidates = [draw(48 - i, 10) for i in range(4)]
+    calls = []
+    kernel = attention.varlen_attn
+    monkeypatch.setattr(attention, "varlen_attn", lambda *args, **more: calls.append(1) or kernel(*args, **more))
+
+    def losses(engine) -> list[torch.Tensor]:
+        searches = [engine.search(target, content, len(content), 1, 64) for content in contents]
+        return [search.losses(rows)[0].float() for search, rows in zip(searches, candidates, strict=True)]
+
+    def in_flight(engine) -> list[torch.Tensor]:
+        searches = [engine.search(target, content, len(content), 1, 64) for content in contents]
+        found = engine.group(searches, 10, 4).losses(dict(enumerate(candidates)))
+        return [found[i][0].float() for i in range(4)]
+
+    flash = [losses(ReuseEngine(capture=False)), losses(ReuseEngine()), in_flight(ReuseEngine()), losses(ReuseEngine())]
+    assert len(calls) >= 4 * LAYERS
+    monkeypatch.setattr(prefix, "flash_serves", lambda keys, variants: False)
+    for found in flash:
+        torch.testing.assert_close(found, losses(ReuseEngine(capture=False)), rtol=0, atol=0.02)
+    torch.testing.assert_close(flash[1], flash[3], rtol=0, atol=0)
+
+
 def test_dead_graphs_are_not_freed_while_another_is_captured():
     """Graphs that only cycles hold any more, and a collector that runs at every opportunity."""
     pool, dead = torch.cuda.graph_pool_handle(), []
@@ -321,6 +353,28 @@ def test_cat_is_trained_alike_captured_and_eagerly_and_twice_alike():
     for ours, theirs in zip(captured.summary.history, eager.summary.history, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3)
     assert captured.summary.history[-1]["loss"] < captured.summary.history[0]["loss"]
+
+
+def test_compiled_ascents_are_the_uncompiled_ones_up_to_rounding():
+    """In mixed precision, all weights trainable: PGD's steps compiled ask for no gradient of theirs."""
+    model = classifier("llama", torch.float32).requires_grad_(True)
+    engines = [ReuseEngine(compiled="ascents"), ReuseEngine(compiled="ascents"), ReuseEngine()]
+    with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+        for step in range(3):
+            batch, found = ragged_batch(step), []
+            for engine in engines:
+                prepared = engine.prepare(model, batch, WINDOW)
+                start = torch.zeros(len(batch), prepared.mask.shape[1], WIDTH, device="cuda")
+                found.append(
+                    prepared.ascend(
+                        Edits(), 2, None, start, batch.labels, Ball("l2_token", 0.5), steps=1, step_size=0.1
+                    )
+                )
+            assert torch.equal(found[0], found[1])
+            apart = (found[0] - found[2]).norm() / found[2].norm()
+            print(f"compiled ascent apart from the uncompiled one by {apart:.1%}")
+            assert apart < 0.1
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
 
 
 COMPILED = """

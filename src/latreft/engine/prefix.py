@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from latreft.models.attention import MASKED, PrefixLayer, RecordTo
+from latreft.models.attention import MASKED, PrefixLayer, RecordTo, flash_serves, segments_of
 from latreft.models.batch import Batch
 from latreft.models.classifier import Classifier
 
@@ -64,10 +64,12 @@ class Prefix:
 
     def for_block(self, variants: int) -> Callable[[int], dict[str, Any]]:
         """What each block is told: its own keys and values, serving ``variants`` rows of the batch."""
+        first = self.keys[0]
+        segments = segments_of(self.prefix_bias, first.shape[1]) if flash_serves(first, variants) else None
+        shared = (self.prefix_bias, self.window_bias, variants, segments)
 
         def arguments(index: int) -> dict[str, Any]:
-            layer = PrefixLayer(self.keys[index], self.values[index], self.prefix_bias, self.window_bias, variants)
-            return {"prefix": layer}
+            return {"prefix": PrefixLayer(self.keys[index], self.values[index], *shared)}
 
         return arguments
 

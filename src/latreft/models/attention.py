@@ -5,6 +5,10 @@ and values: two matrix products for the scores, one softmax over both parts, two
 serves ``variants`` rows of the batch: the candidates of a discrete attack, or the clean and the attacked pass of one
 training example. Plain matrix products make it deterministic, forward and backward.
 
+Without gradient, on a GPU and in half precision, torch's flash kernel attends to the prefix instead: the scores of many
+candidates are then never written to memory. Its output and the window's are joined by the weight that the softmax over
+both gives to each.
+
 A block is told of a prefix, or asked to record its keys and values, by a keyword argument that transformers hands down
 to its attention; see :meth:`latreft.models.classifier.Classifier.passing`.
 """
@@ -15,6 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.varlen import AuxRequest, varlen_attn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -30,11 +36,36 @@ class RecordTo(NamedTuple):
     values: Tensor
 
 
+class Segments(NamedTuple):
+    """The real positions of E · H_kv prefixes, laid end to end, as a kernel for sequences of many lengths wants them.
+
+    Each prefix is two sequences: its masked positions, which nobody attends to, and the real ones behind them.
+    ``keys`` [2·E·H_kv + 1] are their ends in positions, ``rows`` those in units of one prefix's queries; ``empty``
+    [E, H_kv, 1] says which prefixes have no real position.
+    """
+
+    keys: Tensor
+    rows: Tensor
+    empty: Tensor
+
+
+def segments_of(prefix_bias: Tensor, kv_heads: int) -> Segments:
+    """Of prefixes whose masked positions, if any, are on the left; ``prefix_bias`` [E, 1, 1, P]."""
+    examples, positions = prefix_bias.shape[0], prefix_bias.shape[-1]
+    count, device = examples * kv_heads, prefix_bias.device
+    real = (prefix_bias > MASKED / 2).sum(dim=-1).view(examples, 1).expand(-1, kv_heads)
+    ends = positions * torch.arange(count + 1, device=device)
+    keys = torch.stack([ends[:-1], ends[1:] - real.reshape(-1)], dim=1).flatten()
+    rows = torch.arange(count + 1, device=device).repeat_interleave(2, output_size=2 * count + 2)[:-1]
+    return Segments(torch.cat([keys, ends[-1:]]).int(), rows.int(), (real == 0)[..., None])
+
+
 class PrefixLayer(NamedTuple):
     """One block's stored prefix: keys and values [E, H_kv, P, d], and who may attend to whom.
 
     ``prefix_bias`` [E, 1, 1, P] and ``window_bias`` [E, 1, L, L] are added to the scores (0 or ``MASKED``). The batch
-    that attends has E · ``variants`` rows, those of one prefix next to each other.
+    that attends has E · ``variants`` rows, those of one prefix next to each other. With ``segments`` the flash kernel
+    attends to the prefix.
     """
 
     keys: Tensor
@@ -42,6 +73,25 @@ class PrefixLayer(NamedTuple):
     prefix_bias: Tensor
     window_bias: Tensor
     variants: int
+    segments: Segments | None = None
+
+
+def flash_serves(keys: Tensor, variants: int) -> bool:
+    """Whether the flash kernel can and should attend to a prefix of these keys now; one that counts FLOPs would miss it."""
+    fits = keys.dtype in (torch.bfloat16, torch.float16) and keys.shape[-1] % 8 == 0 and keys.shape[-1] <= 256
+    watched = torch.is_grad_enabled() or _get_current_dispatch_mode() is not None
+    return keys.is_cuda and fits and variants > 1 and not watched
+
+
+def flash(queries: Tensor, prefix: PrefixLayer, segments: Segments) -> tuple[Tensor, Tensor]:
+    """Attention of queries [E, H_kv, R, d] to the real positions of a prefix, scores times 1/√d: outputs like the
+    queries, and the logarithm of the sum of exponentials [E, H_kv, R, 1], −∞ for a prefix without real positions."""
+    examples, kv_heads, rows, depth = queries.shape
+    flat, keys, values = (one.reshape(-1, 1, depth) for one in (queries, prefix.keys, prefix.values))
+    ends, longest = segments.rows * rows, prefix.keys.shape[2]
+    output, mass = varlen_attn(flat, keys, values, ends, segments.keys, rows, longest, return_aux=AuxRequest(lse=True))
+    mass = mass.view(examples, kv_heads, rows).masked_fill(segments.empty, float("-inf"))
+    return output.view_as(queries), mass[..., None]
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, prefix: PrefixLayer, scale: float) -> Tensor:
@@ -55,15 +105,22 @@ def attend(query: Tensor, key: Tensor, value: Tensor, prefix: PrefixLayer, scale
     own = query.reshape(examples, variants, kv_heads, groups * length, depth)
     shared = own.transpose(1, 2).reshape(examples, kv_heads, variants * groups * length, depth)
     # bias + scale · scores, by one kernel that also widens the scores.
-    to_prefix = torch.add(prefix.prefix_bias, shared @ prefix.keys.transpose(2, 3), alpha=scale)
-    to_prefix = to_prefix.view(examples, kv_heads, variants, groups, length, positions)
     own_key = key.view(examples, variants, kv_heads, length, depth)
     to_window = (own @ own_key.transpose(3, 4)).view(examples, variants, kv_heads, groups, length, length)
     to_window = torch.add(prefix.window_bias[:, :, None, None], to_window, alpha=scale).transpose(1, 2)
 
-    weights = torch.cat([to_prefix, to_window], dim=-1).softmax(dim=-1).to(query.dtype)
-    on_prefix, on_window = weights.split([positions, length], dim=-1)
-    from_prefix = on_prefix.reshape(examples, kv_heads, variants * groups * length, positions) @ prefix.values
+    if prefix.segments is not None and scale == depth**-0.5:
+        from_prefix, mass = flash(shared, prefix, prefix.segments)
+        mass = mass.view(examples, kv_heads, variants, groups, length, 1)
+        share, on_window = torch.cat([mass, to_window], dim=-1).softmax(dim=-1).split([1, length], dim=-1)
+        from_prefix = (from_prefix * share.reshape(*shared.shape[:-1], 1)).to(query.dtype)
+        on_window = on_window.to(query.dtype)
+    else:
+        to_prefix = torch.add(prefix.prefix_bias, shared @ prefix.keys.transpose(2, 3), alpha=scale)
+        to_prefix = to_prefix.view(examples, kv_heads, variants, groups, length, positions)
+        weights = torch.cat([to_prefix, to_window], dim=-1).softmax(dim=-1).to(query.dtype)
+        on_prefix, on_window = weights.split([positions, length], dim=-1)
+        from_prefix = on_prefix.reshape(examples, kv_heads, variants * groups * length, positions) @ prefix.values
     from_prefix = from_prefix.view(examples, kv_heads, variants, groups * length, depth).transpose(1, 2)
     on_window = on_window.transpose(1, 2).reshape(examples, variants, kv_heads, groups * length, length)
     from_window = on_window @ value.view(examples, variants, kv_heads, length, depth)
