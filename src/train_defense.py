@@ -35,7 +35,7 @@ def main(snakemake: "Snakemake") -> None:
     with start(params.runtime, snakemake.log[0], params.execution["jobs_per_gpu"]) as job:
         torch.manual_seed(params.seed)
         model, tokenizer, info = load_classifier(snakemake.input.classifier, job.device, params.dtype)
-        rows = load_split(snakemake.input.data, "ft_train")
+        rows = load_split(snakemake.input.data, "ft_train").iloc[: getattr(settings, "examples", None)]
         inputs = {
             "classifier": sha256(snakemake.input.classifier),
             "data": sha256(snakemake.input.data),

@@ -355,6 +355,14 @@ def test_cat_is_trained_alike_captured_and_eagerly_and_twice_alike():
     assert captured.summary.history[-1]["loss"] < captured.summary.history[0]["loss"]
 
 
+def test_cat_is_trained_alike_with_compiled_ascents():
+    pytest.importorskip("peft")
+    with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+        compiled, plain = (cat_training(ReuseEngine(compiled=which)) for which in ("ascents", False))
+    for ours, theirs in zip(compiled.summary.history, plain.summary.history, strict=True):
+        assert ours == pytest.approx(theirs, rel=0.02)
+
+
 def test_compiled_ascents_are_the_uncompiled_ones_up_to_rounding():
     """In mixed precision, all weights trainable: PGD's steps compiled ask for no gradient of theirs."""
     model = classifier("llama", torch.float32).requires_grad_(True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Literal
 
 import torch
@@ -13,7 +12,7 @@ from latreft.defenses.base import AdversarialSettings, Trained, Training
 from latreft.interventions import pgd
 from latreft.interventions.edits import Edits
 from latreft.models.adapter import add_lora, lora_weights, merged_adapters
-from latreft.models.classifier import parameter_count
+from latreft.models.classifier import Classifier, parameter_count
 from latreft.models.precision import settle
 from latreft.models.quantisation import quantise_backbone, wants_four_bits
 from latreft.training import Losses
@@ -49,22 +48,21 @@ def train(run: Training, settings: Settings) -> Trained:
     ball = pgd.Ball(settings.norm, settings.epsilon)
     batches = run.batches(settings)
 
-    def attacked_weights() -> AbstractContextManager[None]:
+    def attacked() -> Classifier:
+        """What PGD runs on: the model, without adapters to run in each of its passes where that can be."""
         if merged is None:
-            return nullcontext()
+            return model
         merged.refresh()
-        return merged.instead()
+        return merged.classifier
 
     def losses_at(step: int) -> Losses:
         batch = batches.at(step)
-        prepared = engine.prepare(model, batch, batch.length)
         shape = torch.Size((len(batch), batch.length, model.width))
         start = ball.start(shape, settings.start, run.generator(step), model.head.weight)
-        with attacked_weights():
-            delta = prepared.ascend(
-                Edits(), 0, None, start, batch.labels, ball, steps=settings.steps, step_size=settings.step_size
-            )
-        logits = prepared.training_logits(Edits(), Edits().perturbed(0, delta))
+        delta = engine.prepare(attacked(), batch, batch.length).ascend(
+            Edits(), 0, None, start, batch.labels, ball, steps=settings.steps, step_size=settings.step_size
+        )
+        logits = engine.prepare(model, batch, batch.length).training_logits(Edits(), Edits().perturbed(0, delta))
         clean, adversarial = (F.cross_entropy(each, batch.labels) for each in logits)
         total = clean + settings.lambda_adv * adversarial
         return Losses(total, batch.tokens.numel(), {"clean": clean.item(), "adversarial": adversarial.item()})

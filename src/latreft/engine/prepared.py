@@ -117,7 +117,6 @@ class ReusePrepared:
         key = (
             "stored",
             id(model),
-            model.replaced,
             len(self.batch),
             self.window,
             room,
@@ -182,7 +181,6 @@ class ReusePrepared:
         key = (
             "twin",
             id(self.model),
-            self.model.replaced,
             id(self.prefix_of),
             id(place),
             len(self.batch),
@@ -202,8 +200,8 @@ class ReusePrepared:
         if not launch_bound(self.model, rows * room, predicting=not torch.is_grad_enabled()):
             return None
         window = None if self.window == self.batch.length else self.window
-        key = ("whole", id(self.model), self.model.replaced, rows, room, window, filling(self.batch, room))
-        twin = graphs.once(key, self.model, lambda: WholeTwin(self.model, self.batch, graphs, room, window))
+        key = ("whole", id(self.model), rows, room, window, filling(self.batch, room))
+        twin = graphs.once(key, self.model, lambda: WholeTwin(self.model, self.batch, graphs, room, window, self.tools))
         twin.fixed.fill(self.batch)
         return twin
 

@@ -20,6 +20,7 @@ from latreft.engine.graphs import (
     unflatten,
 )
 from latreft.engine.reference import FullPrepared
+from latreft.engine.window import EAGER, Tools
 from latreft.interventions import pgd
 from latreft.models.batch import Batch
 from latreft.models.classifier import Classifier
@@ -83,7 +84,10 @@ class Passes(nn.Module):
 class WholeTwin:
     """The full passes of batches of one shape. ``window`` None: edits are of the whole text."""
 
-    def __init__(self, model: Classifier, like: Batch, graphs: Graphs, room: int, window: int | None):
+    def __init__(
+        self, model: Classifier, like: Batch, graphs: Graphs, room: int, window: int | None, tools: Tools = EAGER
+    ):
+        self.tools = tools
         self.fixed = FixedBatch(like, room)
         self.full = FullPrepared(model, self.fixed.batch, window or room)
         self.model, self.graphs, self.whole = model, graphs, window is None
@@ -124,9 +128,13 @@ class WholeTwin:
         self, form: Form, tensors: Sequence[Tensor], labels: Tensor, ball: pgd.Ball, *, steps: int, step_size: float
     ) -> Tensor:
         """PGD on the first of ``tensors``; see :func:`latreft.engine.graphs.replay_ascent`."""
+
+        def logits_of(inputs: Sequence[Tensor]) -> Tensor:
+            with self.tools.compiling(self.model, ascent=True):
+                return self._run(form, inputs)[0]
+
         delta = replay_ascent(
             self.graphs, ("whole ascent", id(self), form, ball, step_size), self,
-            lambda inputs: self._run(form, inputs)[0],
-            self._wide(form, tensors), labels, self.full.mask, ball, steps=steps, step_size=step_size,
+            logits_of, self._wide(form, tensors), labels, self.full.mask, ball, steps=steps, step_size=step_size,
         )  # fmt: skip
         return delta[:, -self.fixed.length :] if self.whole else delta

@@ -60,12 +60,13 @@ class Tools:
         """Within the context the model's blocks run compiled, where the engine has a compiler for such passes
         (``ascent``: steps of PGD) and nothing counts FLOPs.
 
-        A surrogate's blocks differ in width, and each would be compiled on its own for minutes: they are captured only.
+        A surrogate's blocks differ in width, and adapters in what they are called with: each block would be compiled on
+        its own, for minutes. Those are captured only.
         """
         compiler = self.compiler
         if compiler is not None and compiler.ascents_only and not ascent:
             compiler = None
-        if compiler is None or model.kept is not None or not capturing_is_possible(model.device):
+        if compiler is None or model.kept is not None or model.adapted or not capturing_is_possible(model.device):
             yield model
             return
         # A compiled backward pass gives all gradients or none: PGD wants none of the weights'.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from latreft.models.classifier import Classifier, load_parameters
 
@@ -39,53 +37,53 @@ def add_lora(model: Classifier, *, rank: int, alpha: int, seed: int) -> None:
     for name, parameter in model.base.named_parameters():
         parameter.requires_grad_("lora_" in name)
     model.head.requires_grad_(True)
+    model.adapted = True
 
 
-def _adapted_layers(model: Classifier) -> list[Any]:
-    """The layers that have adapters."""
-    return [layer for layer in model.base.modules() if _NAME in getattr(layer, "lora_A", ())]
+def _adapted_layers(base: nn.Module) -> dict[str, Any]:
+    """The layers that have adapters, by name."""
+    return {name: layer for name, layer in base.named_modules() if _NAME in getattr(layer, "lora_A", ())}
 
 
 class MergedAdapters:
-    """The layers with their adapters multiplied out, W + s·BA, in memory of their own: for passes that only read them.
+    """A classifier with the adapters of another multiplied out, W + s·BA, for passes that do not train them.
 
-    A pass then costs what it costs without adapters, and gives the same up to one rounding of W + s·BA to ``dtype``. W
-    is taken as it is now: to be made before W is rounded, for on rounded weights a small s·BA is lost whole.
+    Its passes cost what they cost without adapters, and give the same up to one rounding of W + s·BA to ``dtype``. It
+    has memory of its own for those weights, and shares all others. W is taken as it is now: to be made before W is
+    rounded, for on rounded weights a small s·BA is lost whole.
     """
 
     def __init__(self, model: Classifier, dtype: torch.dtype):
-        self._model = model
-        self._layers = _adapted_layers(model)
-        self._own = [layer.base_layer.weight.detach() for layer in self._layers]
+        shared = {id(tensor): tensor for tensor in (*model.base.parameters(), *model.base.buffers())}
+        base = copy.deepcopy(model.base, shared)
+        self._adapted = _adapted_layers(model.base)
+        self._own = [layer.base_layer.weight.detach() for layer in self._adapted.values()]
         self._merged = [weight.to(dtype, copy=True) for weight in self._own]
+        for (name, layer), merged in zip(self._adapted.items(), self._merged, strict=True):
+            plain = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+            plain.weight = nn.Parameter(merged, requires_grad=False)
+            plain.bias = layer.base_layer.bias
+            parent, _, own_name = name.rpartition(".")
+            setattr(base.get_submodule(parent), own_name, plain)
+        self.classifier = copy.copy(model)
+        self.classifier._modules = dict(model._modules)
+        self.classifier.base = base
+        self.classifier.adapted = False
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Multiply out the adapters as they are now."""
-        with torch.autocast(self._model.device.type, enabled=False):
-            for layer, own, merged in zip(self._layers, self._own, self._merged, strict=True):
+        with torch.autocast(self.classifier.device.type, enabled=False):
+            for layer, own, merged in zip(self._adapted.values(), self._own, self._merged, strict=True):
                 down, up = layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
                 merged.copy_(torch.addmm(own, up, down, alpha=layer.scaling[_NAME]))
-
-    @contextmanager
-    def instead(self) -> Iterator[None]:
-        """Within the context the layers run so, as of the last :meth:`refresh`."""
-        for layer, merged in zip(self._layers, self._merged, strict=True):
-            layer.forward = partial(F.linear, weight=merged, bias=layer.base_layer.bias)
-        self._model.replaced = id(self)
-        try:
-            yield
-        finally:
-            self._model.replaced = None
-            for layer in self._layers:
-                del layer.forward
 
 
 def merged_adapters(model: Classifier) -> MergedAdapters | None:
     """The adapters of a model just given some, to be multiplied out in the precision of its passes. None where its
     weights are less precise than float32: there is nothing to add a small adapter to."""
     exact = (torch.float32, torch.float64)
-    if any(layer.base_layer.weight.dtype not in exact for layer in _adapted_layers(model)):
+    if any(layer.base_layer.weight.dtype not in exact for layer in _adapted_layers(model.base).values()):
         return None
     return MergedAdapters(model, model.pass_dtype)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -31,8 +31,8 @@ class Classifier(nn.Module):
         self.family = family
         self.kept: list[Tensor] | None = None
         """Of a pruned surrogate: the neurons that each block kept."""
-        self.replaced: Hashable = None
-        """What stands in for the layers' own weights at present, if anything: a captured pass serves it alone."""
+        self.adapted = False
+        """Whether layers have adapters, which run beside their weights."""
         embedding = family.embedding_layer(base).weight
         self.head = nn.Linear(embedding.shape[1], classes, bias=False, dtype=embedding.dtype, device=embedding.device)
 

@@ -231,22 +231,6 @@ def test_blocks_traced_for_compilation_give_the_same_step():
     torch._dynamo.reset()
 
 
-@pytest.fixture
-def traced_ascents(monkeypatch):
-    """An engine whose ascents alone are compiled, as on a GPU, but run by the eager kernels."""
-    import torch._dynamo
-
-    from latreft.engine import window
-
-    compile_blocks = torch.compile
-    monkeypatch.setattr(window.torch, "compile", lambda run: compile_blocks(run, backend="aot_eager", fullgraph=True))
-    monkeypatch.setattr(window, "capturing_is_possible", lambda device: True)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    yield ReuseEngine(compiled="ascents"), lambda: torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    torch._dynamo.reset()
-
-
 def test_compiled_ascents_give_the_same_step_and_two_variants_serve_all_lengths(traced_ascents):
     engine, variants = traced_ascents
     model = classifier("llama")

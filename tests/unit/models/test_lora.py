@@ -8,6 +8,7 @@ from unit.models.tiny import FAMILIES, LAYERS, classifier, examples
 
 from latreft.models.adapter import add_lora, load_lora, lora_weights, merged_adapters
 from latreft.models.batch import collate
+from latreft.models.classifier import Classifier
 from latreft.models.precision import settle
 from latreft.models.quantisation import wants_four_bits
 from latreft.settings import SettingsError
@@ -85,7 +86,7 @@ def test_four_bits_only_where_they_can_be():
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_multiplied_out_adapters_give_the_same_until_refreshed(name):
-    """Logits and gradients of the embeddings; the adapters themselves run again afterwards."""
+    """Logits and gradients of the embeddings; the head is the model's own."""
     model, batch = with_lora(name), collate(examples([6, 3]))
     merged = merged_adapters(model)
 
@@ -95,34 +96,42 @@ def test_multiplied_out_adapters_give_the_same_until_refreshed(name):
                 if parameter.requires_grad:
                     parameter.add_(0.1 * torch.randn_like(parameter))
 
-    def run() -> tuple[torch.Tensor, torch.Tensor]:
-        embedded = model.embedding(batch.tokens).detach().requires_grad_(True)
-        logits = model.logits_of_embeddings(embedded, batch)
+    def run(one: Classifier) -> tuple[torch.Tensor, torch.Tensor]:
+        embedded = one.embedding(batch.tokens).detach().requires_grad_(True)
+        logits = one.logits_of_embeddings(embedded, batch)
         return logits, torch.autograd.grad(logits[:, 0].sum(), embedded)[0]
 
     train()
     merged.refresh()
-    expected = run()
-    with merged.instead():
-        found = run()
-    for one, other in zip(found, expected, strict=True):
+    expected = run(model)
+    for one, other in zip(run(merged.classifier), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
-    assert torch.equal(run()[0], expected[0])
     train()
-    with merged.instead():
-        assert (run()[0] - expected[0]).abs().max() > 0  # the head was trained, too
-        stale = run()[1]
-        merged.refresh()
-        fresh = run()[1]
-    torch.testing.assert_close(fresh, run()[1], rtol=0, atol=1e-10)
+    assert (run(merged.classifier)[0] - expected[0]).abs().max() > 0  # the head was trained, too
+    stale = run(merged.classifier)[1]
+    merged.refresh()
+    fresh = run(merged.classifier)[1]
+    torch.testing.assert_close(fresh, run(model)[1], rtol=0, atol=1e-10)
     assert (stale - fresh).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_classifier_with_multiplied_out_adapters_shares_what_has_none(name):
+    """Of its own are the adapted weights alone, plain ones that no adapter and no gradient knows of."""
+    model = with_lora(name)
+    state = torch.random.get_rng_state()
+    twin = merged_adapters(model).classifier
+    assert torch.equal(torch.random.get_rng_state(), state)
+    theirs = {parameter.data_ptr() for parameter in model.parameters()}
+    own = {key for key, parameter in twin.named_parameters() if parameter.data_ptr() not in theirs}
+    adapted = {key.replace(".base_layer", "") for key, _ in model.named_parameters() if "base_layer.weight" in key}
+    assert own == adapted and not any("lora" in key for key, _ in twin.named_modules())
+    assert [key for key, parameter in twin.named_parameters() if parameter.requires_grad] == ["head.weight"]
 
 
 def test_multiplied_out_adapters_need_no_gradient_of_theirs():
     model, batch = with_lora("llama"), collate(examples([6, 3]))
-    merged = merged_adapters(model)
-    with merged.instead():
-        model(batch).sum().backward()
+    merged_adapters(model).classifier(batch).sum().backward()
     assert all(p.grad is None for key, p in model.named_parameters() if "lora_" in key)
 
 
@@ -142,8 +151,7 @@ def test_a_small_adapter_is_not_lost_in_the_rounding_of_the_weights_that_it_is_a
         merged = merged_adapters(model)
         settle(model)
         merged.refresh()
-        with merged.instead():
-            found = layer(probe).float().T
+        found = merged.classifier.base.layers[0].self_attn.q_proj(probe).float().T
     assert found.dtype == torch.float32 and layer.base_layer.weight.dtype == torch.bfloat16
     assert torch.equal(found, (own + added).bfloat16().float())
     rounded = own.bfloat16()
@@ -155,12 +163,3 @@ def test_adapters_of_rounded_weights_are_not_multiplied_out():
     model = classifier("llama").bfloat16()
     add_lora(model, rank=2, alpha=4, seed=0)
     assert merged_adapters(model) is None
-
-
-def test_graphs_captured_with_merged_adapters_serve_them_alone():
-    """Keys of captured passes tell whether the adapters ran or stood multiplied out."""
-    model = with_lora("llama")
-    merged = merged_adapters(model)
-    with merged.instead():
-        inside = model.replaced
-    assert inside is not None and model.replaced is None
