@@ -95,9 +95,9 @@ def default_words(field: Any) -> str:
 
 
 def choices(annotation: Any) -> Iterator[str]:
-    """The words that a field may be, where it is one of some words."""
+    """The words that a field may be, as YAML has them, where it is one of some words."""
     if get_origin(annotation) is Literal:
-        yield from map(str, get_args(annotation))
+        yield from (word if isinstance(word, str) else json.dumps(word) for word in get_args(annotation))
     else:
         for part in get_args(annotation):
             yield from choices(part)
