@@ -190,7 +190,9 @@ def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame) 
         "The limit is the least time that a LAT-ReFT step can take: the prefix pass's arithmetic at the measured rate of "
         "a large matrix product, and the weights above the attack layer read once a window pass at the measured "
         "bandwidth (`step_limit.csv`); a surrogate's own passes are not in it. `against LAT`, where a LAT step was "
-        "measured, compares counted FLOPs with those of one with full passes. Surrogates' blocks are never compiled.",
+        "measured, compares counted FLOPs with those of one with full passes. Where a surrogate is used, `compiled` is said of "
+        "the model's own passes: in these rows the surrogate's blocks were not. CAT's adapters run beside their weights in all "
+        "passes, as bfloat16 weights need it.",
         markdown_table(steps(costs, limits), 3),
         "## An attack's passes",
         f"`candidates`: the losses of {attack['candidates']} candidates behind {attack['content_tokens']} content "

@@ -25,7 +25,7 @@ from latreft.determinism import deterministic
 from latreft.engine.interface import Engine
 from latreft.engine.reference import ReferenceEngine
 from latreft.engine.reuse import ReuseEngine
-from latreft.engine.whole import launch_bound
+from latreft.engine.whole import gradients_fit, launch_bound
 from latreft.files import write_text
 from latreft.interventions.edits import Edits, ReftEdit
 from latreft.interventions.pgd import Ball
@@ -133,8 +133,9 @@ class Bench:
     def batch(self, size: int) -> Batch:
         return batch_of(size, self.args.tokens, SHAPES[self.name].vocabulary, self.device)
 
-    def record(self, method: str, size: int, runs: Runs) -> None:
-        """Time ``runs`` in turn and write their rows; where one does not fit the memory, none is written."""
+    def record(self, method: str, size: int, runs: Runs, *, compiles: bool) -> None:
+        """Time ``runs`` in turn and write their rows; where one does not fit the memory, none is written. ``compiles``:
+        whether passes of reuse are among those that can be compiled."""
         try:
             timings = interleaved(runs, self.device, repeats=self.args.repeats)
         except torch.OutOfMemoryError as error:
@@ -144,7 +145,7 @@ class Bench:
         for (engine, surrogate), timing in timings.items():
             row = {"device": device_name(self.device), "torch": torch.__version__, "model": self.name, "method": method}
             row |= {"engine": engine, "surrogate": surrogate, "batch": size, "tokens": self.args.tokens}
-            row |= {"window": self.args.window, "compiled": self.args.compiled and engine == "reuse"}
+            row |= {"window": self.args.window, "compiled": self.args.compiled and engine == "reuse" and compiles}
             row |= {"deterministic": not self.args.free}
             rows.append(row | timing.columns())
             print(rows[-1], flush=True)
@@ -166,7 +167,7 @@ class Bench:
                     if label == "reuse" or size == self.args.batch[0]:
                         step = lat_reft_step(engine, self.model, batch, self.name, self.args.window, surrogate, pruned)
                         runs[label, surrogate] = step
-                self.record("lat_reft", size, runs)
+                self.record("lat_reft", size, runs, compiles=True)
                 del runs, pruned
                 gc.collect()
 
@@ -179,13 +180,14 @@ class Bench:
             (label, "none"): perturbed_step(engine, self.model, self.batch(size), layer, self.args.window, K)
             for label, engine in self.engines().items()
         }
-        self.record("lat", size, runs)
+        self.record("lat", size, runs, compiles=True)
         self.model.requires_grad_(False)
 
     def _whole(self, size: int) -> dict[str, Engine]:
         """The engines for passes over whole texts: reuse can do no more than capture them, on a small model."""
         engines = self.engines()
-        return engines if launch_bound(self.model, size * self.args.tokens) else {"reference": engines["reference"]}
+        captured = launch_bound(self.model, size * self.args.tokens) and gradients_fit(self.model)
+        return engines if captured else {"reference": engines["reference"]}
 
     def finetune(self) -> None:
         """All weights trained on clean text."""
@@ -195,7 +197,7 @@ class Bench:
             (label, "none"): finetune_step(engine, self.model, self.batch(size))
             for label, engine in self._whole(size).items()
         }
-        self.record("finetune", size, runs)
+        self.record("finetune", size, runs, compiles=False)
         self.model.requires_grad_(False)
 
     def cat(self) -> None:
@@ -207,7 +209,7 @@ class Bench:
             (label, "none"): perturbed_step(engine, self.model, self.batch(size), 0, self.args.tokens, 10)
             for label, engine in self._whole(size).items()
         }
-        self.record("cat", size, runs)
+        self.record("cat", size, runs, compiles=False)
 
 
 METHODS = ("lat_reft", "lat", "finetune", "cat")  # cat last: its adapters stay in the model

@@ -20,7 +20,8 @@ from latreft.interventions.edits import Edits
 from latreft.models.classifier import Classifier, Edit
 
 Compiled = Literal[True, False, "ascents"]
-"""Which passes' blocks are compiled: those over prefixes and windows, none, or steps of PGD alone."""
+"""Which passes' blocks are compiled: those over prefixes and windows and captured steps of PGD over whole texts; none;
+or steps of PGD alone."""
 
 
 class Compiler:
@@ -38,6 +39,10 @@ class Compiler:
         """The compiled forward of the model's blocks; called with the block first."""
         import torch._dynamo
         import torch._inductor.config
+
+        # The blocks of a surrogate differ in width: one compilation is to serve them all, as it serves all lengths.
+        torch._dynamo.config.force_parameter_static_shapes = False
+        torch._dynamo.config.force_nn_module_property_static_shapes = False
 
         if torch.are_deterministic_algorithms_enabled() and hasattr(torch._inductor.config, "deterministic"):
             torch._inductor.config.deterministic = True  # else kernels are chosen by timing them, anew in every job
@@ -60,13 +65,13 @@ class Tools:
         """Within the context the model's blocks run compiled, where the engine has a compiler for such passes
         (``ascent``: steps of PGD) and nothing counts FLOPs.
 
-        A surrogate's blocks differ in width, and adapters in what they are called with: each block would be compiled on
-        its own, for minutes. Those are captured only.
+        Adapters differ in what they are called with, so that each block would be compiled on its own, for minutes: a model
+        that has some is captured only.
         """
         compiler = self.compiler
         if compiler is not None and compiler.ascents_only and not ascent:
             compiler = None
-        if compiler is None or model.kept is not None or model.adapted or not capturing_is_possible(model.device):
+        if compiler is None or model.adapted or not capturing_is_possible(model.device):
             yield model
             return
         # A compiled backward pass gives all gradients or none: PGD wants none of the weights'.

@@ -15,6 +15,7 @@ to its attention; see :meth:`latreft.models.classifier.Classifier.passing`.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -77,10 +78,18 @@ class PrefixLayer(NamedTuple):
 
 
 def flash_serves(keys: Tensor, variants: int) -> bool:
-    """Whether the flash kernel can and should attend to a prefix of these keys now; one that counts FLOPs would miss it."""
+    """Whether the flash kernel can and should attend to a prefix of these keys now: not while FLOPs are counted, which
+    some versions of torch do not do for it."""
     fits = keys.dtype in (torch.bfloat16, torch.float16) and keys.shape[-1] % 8 == 0 and keys.shape[-1] <= 256
     watched = torch.is_grad_enabled() or _get_current_dispatch_mode() is not None
-    return keys.is_cuda and fits and variants > 1 and not watched
+    return keys.is_cuda and fits and variants > 1 and not watched and has_flash(keys.device)
+
+
+@cache
+def has_flash(device: torch.device) -> bool:
+    """Whether torch has the kernel for this GPU: NVIDIA's, Ampere or newer."""
+    built = torch.version.hip is None and torch.backends.cuda.is_flash_attention_available()
+    return built and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def flash(queries: Tensor, prefix: PrefixLayer, segments: Segments) -> tuple[Tensor, Tensor]:

@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 from unit.engine.test_reuse_equals_reference import FAMILIES, WIDTH, batch_of, classifier, reft_step
+from unit.models.flash import by_definition
 
 from latreft.attacks import gcg
 from latreft.attacks.together import run_all
-from latreft.engine import flight, graphs, prepared, search, whole
+from latreft.engine import flight, graphs, prefix, prepared, search, whole
 from latreft.engine.interface import Defended, predict
 from latreft.engine.reference import ReferenceEngine
 from latreft.engine.reuse import ReuseEngine
@@ -24,6 +25,7 @@ from latreft.interventions.edits import Edits, ReftEdit
 from latreft.interventions.pgd import Ball
 from latreft.interventions.reft import LoReFT
 from latreft.interventions.surrogate import prune
+from latreft.models import attention
 from latreft.models.adapter import add_lora, merged_adapters
 
 
@@ -382,10 +384,18 @@ def found_by(engine, target, contents, settings):
     return [found[i] for i in range(len(contents))], sizes
 
 
+@pytest.fixture(params=["plain", "flash"])
+def kernel(request, monkeypatch):
+    """Which kernel attends to the prefix of candidates."""
+    if request.param == "flash":
+        monkeypatch.setattr(attention, "varlen_attn", by_definition)
+        monkeypatch.setattr(prefix, "flash_serves", lambda _, variants: variants > 1 and not torch.is_grad_enabled())
+
+
 @pytest.mark.parametrize("stop", [False, True])
 @pytest.mark.parametrize("defended", [False, True])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_attacks_in_flight_choose_the_references_suffixes(name, defended, stop, eager_replay):
+def test_attacks_in_flight_choose_the_references_suffixes(name, defended, stop, eager_replay, kernel):
     """Contents of two rooms, in groups of up to four, one of them not full; 20 candidates of at most 8 a pass."""
     model = classifier(name)
     target = target_of(model, defended)

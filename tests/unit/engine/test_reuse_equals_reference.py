@@ -231,15 +231,16 @@ def test_blocks_traced_for_compilation_give_the_same_step():
     torch._dynamo.reset()
 
 
-def test_compiled_ascents_give_the_same_step_and_two_variants_serve_all_lengths(traced_ascents):
+@pytest.mark.parametrize("surrogate", ["none", "exact", "window"])
+def test_compiled_ascents_give_the_same_step_and_few_variants_serve_all_lengths_and_widths(traced_ascents, surrogate):
     engine, variants = traced_ascents
     model = classifier("llama")
     for lengths in ((19, 4, 11), (30, 4, 11), (45, 4, 11)):
-        expected = reft_step(ReuseEngine(), model, batch_of(lengths), 6, 1, 3, "none")
-        found = reft_step(engine, model, batch_of(lengths), 6, 1, 3, "none")
+        expected = reft_step(ReuseEngine(), model, batch_of(lengths), 6, 1, 3, surrogate)
+        found = reft_step(engine, model, batch_of(lengths), 6, 1, 3, surrogate)
         torch.testing.assert_close(found.loss, expected.loss, rtol=0, atol=1e-10)
         torch.testing.assert_close(found.gradients, expected.gradients, rtol=0, atol=1e-10)
-    assert 1 <= variants() <= 2
+    assert 1 <= variants() <= (2 if surrogate == "none" else 4)
 
 
 def test_compiled_ascents_ask_for_no_weights_gradient(traced_ascents):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from unit.models.flash import by_definition
 
+from latreft.cost.measured import FlopMeter
 from latreft.engine import prefix
 from latreft.engine.interface import Defended
 from latreft.engine.reference import ReferenceEngine
@@ -12,25 +16,11 @@ from latreft.engine.reuse import ReuseEngine
 from latreft.interventions.edits import ReftEdit
 from latreft.interventions.reft import LoReFT
 from latreft.models import attention
-from latreft.models.attention import MASKED, PrefixLayer, attend, flash_serves, segments_of
+from latreft.models.attention import MASKED, PrefixLayer, attend, flash_serves, has_flash, segments_of
 from latreft.models.classifier import Classifier
 from latreft.models.families import family
 
 EXAMPLES, VARIANTS, HEADS, KV_HEADS, POSITIONS, WINDOW, DEPTH = 3, 4, 6, 2, 11, 5, 8
-
-
-def by_definition(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux):
-    """What torch says of ``varlen_attn``, sequence by sequence; a sequence without keys has an infinite sum, as there."""
-    output, mass = torch.zeros_like(query), query.new_zeros(query.shape[1], query.shape[0])
-    assert return_aux.lse and cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
-    assert cu_seq_q[-1] == len(query) and cu_seq_k[-1] == len(key)
-    for i in range(len(cu_seq_q) - 1):
-        rows, places = slice(*cu_seq_q[i : i + 2].tolist()), slice(*cu_seq_k[i : i + 2].tolist())
-        assert rows.stop - rows.start <= max_q and places.stop - places.start <= max_k
-        scores = torch.einsum("qhd,khd->hqk", query[rows], key[places]) * query.shape[-1] ** -0.5
-        output[rows] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value[places])
-        mass[:, rows] = scores.logsumexp(-1) if places.stop > places.start else float("inf")
-    return output, mass
 
 
 def tensors(masked: tuple[int, ...]):
@@ -66,9 +56,39 @@ def test_another_scale_takes_the_plain_path(monkeypatch):
     )
 
 
-def test_the_plain_path_is_taken_on_a_cpu():
+def keys(device: str = "cuda", dtype=torch.bfloat16, depth: int = 64):
+    """Keys as far as the choice of a kernel looks at them."""
+    return SimpleNamespace(is_cuda=device == "cuda", dtype=dtype, shape=(1, 1, 4, depth), device=device)
+
+
+def test_the_flash_kernel_serves_candidates_where_it_can(monkeypatch):
+    monkeypatch.setattr(attention, "has_flash", lambda device: True)
     with torch.no_grad():
-        assert not flash_serves(torch.zeros(1, 1, 4, 8, dtype=torch.bfloat16), 2)
+        assert flash_serves(keys(), 2)
+        assert flash_serves(keys(dtype=torch.float16), 128)
+        for other in (keys("cpu"), keys(dtype=torch.float32), keys(depth=12), keys(depth=264)):
+            assert not flash_serves(other, 2)
+        assert not flash_serves(keys(), 1)
+        with FlopMeter():
+            assert not flash_serves(keys(), 2)
+    assert not flash_serves(keys(), 2)
+    monkeypatch.setattr(attention, "has_flash", lambda device: False)
+    with torch.no_grad():
+        assert not flash_serves(keys(), 2)
+
+
+@pytest.mark.parametrize(
+    ("hip", "built", "capability", "expected"),
+    [(None, True, (8, 0), True), (None, True, (9, 0), True), (None, True, (7, 5), False), (None, False, (9, 0), False),
+     ("6.0", True, (9, 0), False)],
+)  # fmt: skip
+def test_a_gpu_without_the_flash_kernel_takes_the_plain_path(monkeypatch, hip, built, capability, expected):
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: built)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    has_flash.cache_clear()
+    assert has_flash(torch.device("cuda", 0)) is expected
+    has_flash.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gpt_neox"])
