@@ -27,6 +27,8 @@ from latreft.files import write_text
 from latreft.interventions.edits import ReftEdit
 from latreft.interventions.reft import LoReFT
 
+KEY = ["device", "model", "attack", "engine", "content_tokens", "suffix_tokens", "candidates", "compiled"]
+
 
 def content_of(length: int, vocabulary: int, seed: int) -> tuple[int, ...]:
     return tuple(torch.randint(3, vocabulary, (length,), generator=torch.Generator().manual_seed(seed)).tolist())
@@ -96,7 +98,13 @@ def main() -> None:
     """Measure and publish."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(LAYERS), choices=sorted(SHAPES))
-    parser.add_argument("--whole", nargs="*", default=["SmolLM2-135M"], help="models that whole attacks are run on")
+    parser.add_argument(
+        "--whole",
+        nargs="*",
+        default=["SmolLM2-135M"],
+        choices=sorted(SHAPES),
+        help="models that whole attacks are run on",
+    )
     parser.add_argument("--examples", type=int, default=100)
     parser.add_argument("--content", type=int, default=502)
     parser.add_argument("--suffix", type=int, default=10)
@@ -109,7 +117,7 @@ def main() -> None:
     deterministic()
     for name in args.models:
         rows = measure(name, args, device)
-        write_text(args.out, merged(args.out, rows, ["model", "attack", "engine", "compiled"]))
+        write_text(args.out, merged(args.out, rows, KEY))
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()

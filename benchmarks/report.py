@@ -18,6 +18,7 @@ from latreft.plots.style import DOUBLE, footer, new_figure, save, styled
 from latreft.tables.render import markdown_table
 
 SHADES = {"reference": "#bdbdbd", "reuse": "#0072B2"}
+FILES = ("step_cost.csv", "step_limit.csv", "attack_cost.csv")
 WORDS = {"reference": "full passes", "reuse": "exact prefix reuse"}
 
 
@@ -28,6 +29,7 @@ def rows_of(costs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
     Raises ``ValueError`` where rows of two devices would stand side by side.
     """
     chosen = costs[(costs["method"] == "lat_reft") & (costs["surrogate"] == "none") & costs["deterministic"]]
+    chosen = chosen[chosen["engine"].isin(WORDS)]
     chosen = chosen.sort_values("compiled").groupby(["model", "batch", "engine"], as_index=False).last()
     both = chosen.groupby(["model", "batch"])["engine"].transform("nunique") == 2
     chosen = chosen[both].merge(limits[["model", "batch", "limit_ms"]], on=["model", "batch"], how="left")
@@ -62,8 +64,9 @@ def draw(rows: pd.DataFrame) -> Figure:
     first = rows.iloc[0]
     footer(
         figure,
-        f"{first['device']}, batch {first['batch']}, T = {first['tokens']}, L = {first['window']}, K = 8, random weights "
-        f"in the public shapes; full passes eager, reuse {how_run(rows)}; median, whiskers from minimum to maximum.",
+        f"{first['device']}, batch {first['batch']}, T = {first['tokens']}, L = {first['window']}, K = 8, no surrogate, "
+        f"random weights in these models' shapes; full passes eager, reuse {how_run(rows)}; median, whiskers from minimum "
+        "to maximum.",
     )
     return figure
 
@@ -71,10 +74,17 @@ def draw(rows: pd.DataFrame) -> Figure:
 def how_run(rows: pd.DataFrame) -> str:
     """What was done to the passes of reuse, and to which models' it was not."""
     reuse = rows[rows["engine"] == "reuse"]
+    if on_cpu(reuse.iloc[0]["device"]):
+        return "eager, too"
     plain = list(reuse[~reuse["compiled"]]["model"])
     if len(plain) == len(reuse):
         return "captured"
     return "captured and compiled" + (f" ({', '.join(plain)}: captured only)" if plain else "")
+
+
+def on_cpu(device: str) -> bool:
+    """Where nothing is captured or compiled."""
+    return device == "CPU"
 
 
 def ratio(slow: pd.Series, fast: pd.Series) -> str:
@@ -103,8 +113,17 @@ def either(pair: Pair) -> pd.Series:
 
 
 def cells(rows: Sequence[pd.Series | None], column: str, digits: int) -> list[str]:
-    """One column of each row."""
-    return ["–" if row is None else f"{row[column]:.{digits}f}" for row in rows]
+    """One column of each row; small numbers with more digits."""
+    return ["–" if row is None or pd.isna(row[column]) else number(row[column], digits) for row in rows]
+
+
+def number(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}" if value == 0 or abs(value) >= 10**-digits else f"{value:.2g}"
+
+
+def fewer(tflop: float, than: pd.Series, model: str) -> str:
+    """By how much FLOPs are fewer than those that ``than`` has for the model; a dash where it has none."""
+    return f"{tflop / than[model] - 1:.1%}".replace("-", "−") if model in than.index else "–"
 
 
 def times(pair: Pair) -> str:
@@ -120,7 +139,11 @@ def steps(costs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
     """A row a model, method, surrogate and batch, with deterministic kernels."""
     costs = costs[costs["deterministic"]]
     least = limits.set_index(["model", "batch"])["limit_ms"]
-    lat = costs[(costs["method"] == "lat") & (costs["engine"] == "reference")].set_index("model")["tflop"]
+    eager = costs[costs["engine"] == "reuse_eager"].set_index(["model", "method", "surrogate", "batch"])["ms_median"]
+    lat_full, lat_reuse = (
+        costs[(costs["method"] == "lat") & (costs["engine"] == engine)].groupby("model")["tflop"].last()
+        for engine in ("reference", "reuse")
+    )
     rows = []
     for pair in by_engine(costs, ["model", "method", "surrogate", "batch"]):
         slow, fast = pair
@@ -130,12 +153,16 @@ def steps(costs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
         row["compiled"] = compiled(fast)
         row["full passes, ms"], row["reuse, ms"] = cells(pair, "ms_median", 0)
         row["ratio"] = times(pair)
-        row["limit ÷ time"] = f"{least[one['model'], one['batch']] / one['ms_median']:.0%}" if reft else "–"
+        if len(eager):
+            place = (one["model"], one["method"], one["surrogate"], one["batch"])
+            row["reuse eager, ms"] = f"{eager[place]:.0f}" if place in eager.index else "–"
+        bound = reft and one["surrogate"] == "none"
+        row["limit ÷ time"] = f"{least[one['model'], one['batch']] / one['ms_median']:.0%}" if bound else "–"
         row["full, TFLOP"], row["reuse, TFLOP"] = cells(pair, "tflop", 1)
-        if len(lat):
-            compared = reft and slow is not None and one["model"] in lat.index
-            change = f"{one['tflop'] / lat[one['model']] - 1:.1%}".replace("-", "−") if compared else "–"
-            row["against LAT"] = change
+        if len(lat_full):
+            compared = reft and slow is not None
+            row["against LAT"] = fewer(one["tflop"], lat_full, one["model"]) if compared else "–"
+            row["against LAT with reuse"] = fewer(one["tflop"], lat_reuse, one["model"]) if compared else "–"
         row["full, GiB"], row["reuse, GiB"] = cells(pair, "peak_gib", 1)
         rows.append(row)
     return pd.DataFrame(rows)
@@ -173,26 +200,30 @@ def one_device(*frames: pd.DataFrame) -> str:
     return devices[0]
 
 
-def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame) -> str:
-    """What the CSV files say, in Markdown."""
+def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame, notes: str = "") -> str:
+    """What the CSV files say, in Markdown; ``notes`` are what they do not say."""
     device = one_device(costs, limits, attack_costs)
+    captured = "" if on_cpu(device) else (
+        "Full passes are transformers' own, run eagerly; passes of reuse are captured, and compiled where the column says "
+        "so, so a ratio is the work saved and a part of what capturing and compiling save: fine-tuning and CAT, where there "
+        "is nothing to reuse, show how much capturing alone can be. "
+    )  # fmt: skip
     versions = ", ".join(sorted({*costs["torch"], *attack_costs["torch"]}))
     first, attack = costs.iloc[0], attack_costs.iloc[0]
     parts = [
         "# What a step and an attack cost",
-        f"Measured on one {device}, torch {versions}. Random weights in the public shapes, T = {first['tokens']}, "
+        f"Measured on one {device}, torch {versions}. Random weights in the models' shapes, T = {first['tokens']}, "
         f"L = {first['window']}, K = 8. Where both engines were run, they were in turn. Times are medians; a ratio's "
-        "range is that of its slowest and fastest repeats. Full passes are transformers' own, run eagerly; passes of "
-        "reuse are captured, and compiled where the column says so, so a ratio is the work saved and a part of what "
-        "capturing and compiling save. Made from the CSV files beside it by `python benchmarks/report.py`.",
+        f"range is that of its slowest and fastest repeats. {captured}Made from the CSV files beside it by "
+        "`python benchmarks/report.py`.",
+        *([notes.strip()] if notes.strip() else []),
         "![Time of a step](step_cost.png)",
         "## One training step",
         "The limit is the least time that a LAT-ReFT step can take: the prefix pass's arithmetic at the measured rate of "
         "a large matrix product, and the weights above the attack layer read once a window pass at the measured "
-        "bandwidth (`step_limit.csv`); a surrogate's own passes are not in it. `against LAT`, where a LAT step was "
-        "measured, compares counted FLOPs with those of one with full passes. Where a surrogate is used, `compiled` is said of "
-        "the model's own passes: in these rows the surrogate's blocks were not. CAT's adapters run beside their weights in all "
-        "passes, as bfloat16 weights need it.",
+        "bandwidth (`step_limit.csv`). It is a limit of steps without a surrogate only. `against LAT` compares the counted "
+        "FLOPs of reuse with those of a LAT step in full passes, `against LAT with reuse` with those of one that reuses the "
+        "prefix in its inner loop. CAT's adapters run beside their weights in all passes.",
         markdown_table(steps(costs, limits), 3),
         "## An attack's passes",
         f"`candidates`: the losses of {attack['candidates']} candidates behind {attack['content_tokens']} content "
@@ -206,15 +237,21 @@ def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame) 
 
 
 def main() -> None:
-    """Read the CSV files of a folder, write ``step_cost.pdf``, ``step_cost.png`` and ``README.md`` beside them."""
+    """Read the CSV files of a folder, and notes.md if there is one; write ``step_cost.pdf``, ``step_cost.png`` and
+    ``README.md`` beside them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("published/bench"))
     folder = parser.parse_args().folder
-    costs, limits, attack_costs = (
-        pd.read_csv(folder / name) for name in ("step_cost.csv", "step_limit.csv", "attack_cost.csv")
-    )
+    missing = [str(folder / name) for name in FILES if not (folder / name).is_file()]
+    if missing:
+        parser.error(
+            f"--folder is {folder}, which lacks {', '.join(missing)}; the two cost benchmarks write them with --out"
+        )
+    costs, limits, attack_costs = (pd.read_csv(folder / name) for name in FILES)
     save(draw(rows_of(costs, limits)), folder / "step_cost.pdf", folder / "step_cost.png")
-    write_text(folder / "README.md", page(costs, limits, attack_costs))
+    notes = folder / "notes.md"
+    text = notes.read_text(encoding="utf-8") if notes.is_file() else ""
+    write_text(folder / "README.md", page(costs, limits, attack_costs, text))
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def limit_ms(name: str, size: int, tokens: int, rate: float, bytes_per_second: f
 
 
 Runs = dict[tuple[str, str], Step]
-KEY = ["model", "method", "engine", "surrogate", "batch", "compiled", "deterministic"]
+KEY = ["device", "model", "method", "engine", "surrogate", "batch", "tokens", "window", "compiled", "deterministic"]
 
 
 @dataclass
@@ -126,9 +126,13 @@ class Bench:
     device: torch.device
     model: Classifier
 
-    def engines(self) -> dict[str, Engine]:
-        """Fresh engines: what an old one has captured would hold memory."""
-        return {"reference": ReferenceEngine(), "reuse": ReuseEngine(compiled=self.args.compiled)}
+    def engines(self, eager: bool = False) -> dict[str, Engine]:
+        """Fresh engines: what an old one has captured would hold memory. ``eager``: reuse without capturing and
+        compiling, too, which tells what reuse alone saves."""
+        engines: dict[str, Engine] = {"reference": ReferenceEngine()}
+        if eager:
+            engines["reuse_eager"] = ReuseEngine(capture=False)
+        return engines | {"reuse": ReuseEngine(compiled=self.args.compiled)}
 
     def batch(self, size: int) -> Batch:
         return batch_of(size, self.args.tokens, SHAPES[self.name].vocabulary, self.device)
@@ -159,17 +163,19 @@ class Bench:
     def lat_reft(self) -> None:
         """Every surrogate by both engines at the first batch size, by reuse alone at the others."""
         for size in self.args.batch:
-            batch = self.batch(size)
             for surrogate in self.args.surrogates:
-                pruned = self.model if surrogate == "none" else self.surrogate()
-                runs: Runs = {}
-                for label, engine in self.engines().items():
-                    if label == "reuse" or size == self.args.batch[0]:
-                        step = lat_reft_step(engine, self.model, batch, self.name, self.args.window, surrogate, pruned)
-                        runs[label, surrogate] = step
-                self.record("lat_reft", size, runs, compiles=True)
-                del runs, pruned
+                self.record("lat_reft", size, self.lat_reft_runs(size, surrogate), compiles=True)
                 gc.collect()
+
+    def lat_reft_runs(self, size: int, surrogate: str) -> Runs:
+        """One step by each engine; nothing of it outlives the runs."""
+        batch = self.batch(size)
+        pruned = self.model if surrogate == "none" else self.surrogate()
+        return {
+            (label, surrogate): lat_reft_step(engine, self.model, batch, self.name, self.args.window, surrogate, pruned)
+            for label, engine in self.engines(eager=surrogate == "none").items()
+            if label == "reuse" or size == self.args.batch[0]
+        }
 
     def lat(self) -> None:
         """All weights trained."""
@@ -212,6 +218,7 @@ class Bench:
         self.record("cat", size, runs, compiles=False)
 
 
+SURROGATES = ("none", "exact", "window")
 METHODS = ("lat_reft", "lat", "finetune", "cat")  # cat last: its adapters stay in the model
 
 
@@ -237,9 +244,13 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true", help="compile the blocks of the reuse engine's passes")
     parser.add_argument("--free", action="store_true", help="let torch choose kernels that are not deterministic")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--surrogates", nargs="+", default=["none", "exact", "window"])
-    parser.add_argument("--out", type=Path, default=Path("published/bench/step_cost.csv"))
+    parser.add_argument("--surrogates", nargs="+", default=list(SURROGATES), choices=SURROGATES)
+    parser.add_argument(
+        "--out", type=Path, default=Path("published/bench/step_cost.csv"), help="rows of equal settings are replaced"
+    )
     args = parser.parse_args()
+    if args.window > args.tokens:
+        parser.error(f"--window is {args.window}, longer than the text; --tokens is {args.tokens}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     deterministic(not args.free)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -259,7 +270,7 @@ def main() -> None:
             for size in args.batch
         ]
         path = args.out.with_name("step_limit.csv")
-        write_text(path, merged(path, limits, ["model", "batch"]))
+        write_text(path, merged(path, limits, ["device", "model", "batch", "tokens"]))
         bench = Bench(name, args, device, random_classifier(name, device, dtype))
         for method in METHODS:
             if method in args.methods:

@@ -14,7 +14,7 @@ from latreft.cli import one_line_errors
 from latreft.data.prepared import load_split
 from latreft.defenses.saved import load
 from latreft.files import remove_with_empty_folders, sha256
-from latreft.job import provenance, start
+from latreft.job import start
 from latreft.models.loading import load_classifier
 from latreft.models.precision import settle
 from latreft.records import RunRecord, model_info, write_record
@@ -66,7 +66,7 @@ def main(snakemake: "Snakemake") -> None:
                     "backwards": sum(outcome.backwards for outcome in outcomes),
                     "engine": job.engine.name,
                 },
-                provenance=provenance(params.code, inputs | {"outcomes": sha256(snakemake.output.outcomes)}),
+                provenance=job.provenance(params.code, inputs | {"outcomes": sha256(snakemake.output.outcomes)}),
             ),
             snakemake.output.record,
         )

@@ -10,7 +10,7 @@ from latreft.circuits.scores import load_scores
 from latreft.cli import one_line_errors
 from latreft.data.prepared import drawn, load_split
 from latreft.files import sha256
-from latreft.job import provenance, start
+from latreft.job import start
 from latreft.models.loading import load_classifier
 from latreft.records import RunRecord, model_info, write_record
 from latreft.theory.checks import check_all
@@ -43,7 +43,7 @@ def main(snakemake: "Snakemake") -> None:
                 settings=dict(settings) | {"max_length": params.max_length},
                 metrics=metrics,
                 cost=job.cost(),
-                provenance=provenance(params.code, inputs),
+                provenance=job.provenance(params.code, inputs),
             ),
             snakemake.output.record,
         )

@@ -10,7 +10,7 @@ from latreft.cli import one_line_errors
 from latreft.defenses.saved import load
 from latreft.evaluation import accuracy, write_outcomes
 from latreft.files import sha256
-from latreft.job import provenance, start
+from latreft.job import start
 from latreft.models.loading import load_classifier
 from latreft.models.precision import settle
 from latreft.records import RunRecord, model_info, write_record
@@ -42,7 +42,7 @@ def main(snakemake: "Snakemake") -> None:
                 settings=dict(params.settings),
                 metrics=result.metrics,
                 cost=job.cost(),
-                provenance=provenance(params.code, inputs | {"outcomes": sha256(snakemake.output.outcomes)}),
+                provenance=job.provenance(params.code, inputs | {"outcomes": sha256(snakemake.output.outcomes)}),
             ),
             snakemake.output.record,
         )

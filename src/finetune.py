@@ -15,7 +15,7 @@ from latreft.cli import one_line_errors
 from latreft.data.prepared import load_split
 from latreft.files import fingerprint, sha256
 from latreft.interventions.edits import Edits
-from latreft.job import provenance, start
+from latreft.job import start
 from latreft.models.classifier import Classifier, parameter_count
 from latreft.models.loading import load_base, save_classifier
 from latreft.models.tokenisation import TextTokenizer
@@ -91,7 +91,7 @@ def main(snakemake: "Snakemake") -> None:
                     "trainable_parameters": count,
                     "flops_per_token": summary.flops / summary.flop_tokens,
                 },
-                provenance=provenance(params.code, inputs),
+                provenance=job.provenance(params.code, inputs),
             ),
             snakemake.output.record,
         )

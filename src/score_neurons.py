@@ -15,7 +15,7 @@ from latreft.circuits.scores import neuron_scores
 from latreft.cli import one_line_errors
 from latreft.data.prepared import drawn, load_split
 from latreft.files import atomic, sha256, write_json
-from latreft.job import provenance, start
+from latreft.job import start
 from latreft.models.loading import load_classifier
 from latreft.records import Metric, RunRecord, model_info, write_record
 
@@ -65,7 +65,7 @@ def main(snakemake: "Snakemake") -> None:
                 settings=dict(settings) | {"heatmap_ratio": ratio, "neurons": list(scores["act_grad"].shape)},
                 metrics=shares,
                 cost=job.cost(),
-                provenance=provenance(params.code, inputs),
+                provenance=job.provenance(params.code, inputs),
             ),
             snakemake.output.record,
         )

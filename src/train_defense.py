@@ -16,7 +16,7 @@ from latreft.defenses.base import Training
 from latreft.defenses.registry import defense_module
 from latreft.defenses.saved import save
 from latreft.files import fingerprint, sha256
-from latreft.job import provenance, start
+from latreft.job import start
 from latreft.models.loading import load_classifier
 from latreft.records import Metric, RunRecord, model_info, write_record
 from latreft.settings import validate
@@ -83,7 +83,7 @@ def main(snakemake: "Snakemake") -> None:
                     "flops_per_token": trained.flops_per_token,
                     "engine": job.engine.name,
                 },
-                provenance=provenance(params.code, inputs),
+                provenance=job.provenance(params.code, inputs),
             ),
             snakemake.output.record,
         )

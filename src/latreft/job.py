@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -92,16 +92,16 @@ class Job:
             "device": self.device_name,
         }
 
-
-def provenance(code: str, inputs: Mapping[str, str]) -> dict[str, Any]:
-    """Package versions, the hash of the code that ran, and checksums of what was read."""
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {"code": code, "inputs": dict(sorted(inputs.items())), "versions": versions}
+    def provenance(self, code: str, inputs: Mapping[str, str]) -> dict[str, Any]:
+        """Package versions, the hash of the code that ran, how it was to run, and checksums of what was read."""
+        versions = {"python": platform.python_version()}
+        for package in PACKAGES:
+            try:
+                versions[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        runtime = asdict(self.runtime)
+        return {"code": code, "inputs": dict(sorted(inputs.items())), "runtime": runtime, "versions": versions}
 
 
 @contextmanager
@@ -127,4 +127,7 @@ def start(runtime: Mapping[str, Any], log: str | None = None, jobs_per_gpu: int 
         name = torch.cuda.get_device_name() if use_gpu else f"CPU, {settings.threads} thread(s)"
         if use_gpu and jobs_per_gpu > 1:
             name += f", up to {jobs_per_gpu} jobs at a time"
-        yield Job(settings, device, name, log_path, time.monotonic())
+        job = Job(settings, device, name, log_path, time.monotonic())
+        if settings.compiled and not (use_gpu and settings.engine == "reuse"):
+            job.log(f"compiled: {settings.compiled!r} does nothing here: it is for the engine reuse on a GPU")
+        yield job

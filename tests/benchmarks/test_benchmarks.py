@@ -60,6 +60,12 @@ def test_step_costs_of_both_engines_and_their_figure(tmp_path):
     assert "price of determinism" not in page
     fewer = 1 - steps_of(rows, "reuse", "none")["tflop"] / rows[(rows["method"] == "lat")].iloc[0]["tflop"]
     assert f"| −{fewer:.1%} |" in page
+    assert ("lat_reft", "reuse_eager", "none") in pairs and "reuse eager, ms" in page
+    eager = steps_of(rows, "reuse_eager", "none")
+    assert eager["tflop"] == pytest.approx(steps_of(rows, "reuse", "none")["tflop"])
+    reused = rows[(rows["method"] == "lat") & (rows["engine"] == "reuse")].iloc[0]["tflop"]
+    assert f"| −{1 - steps_of(rows, 'reuse', 'none')['tflop'] / reused:.1%} |" in page
+    assert "nan" not in page and "captured" not in page
     run("step_cost.py", "--models", "tiny-llama", "--batch", 2, "--tokens", 24, "--window", 6, "--repeats", 1, "--free",
         "--methods", "lat_reft", "lat", "--out", out)  # fmt: skip
     more = pd.read_csv(out)
@@ -82,7 +88,8 @@ def test_the_published_page_is_that_of_the_published_files():
 
     folder = ROOT / "published" / "bench"
     files = [pd.read_csv(folder / name) for name in ("step_cost.csv", "step_limit.csv", "attack_cost.csv")]
-    assert (folder / "README.md").read_text() == page(*files)
+    notes = folder / "notes.md"
+    assert (folder / "README.md").read_text() == page(*files, notes.read_text() if notes.is_file() else "")
 
 
 def test_rows_measured_anew_replace_their_old_ones(tmp_path):
@@ -97,6 +104,23 @@ def test_rows_measured_anew_replace_their_old_ones(tmp_path):
         ("gcg_2_examples_1_in_flight", "reuse"), ("gcg_2_examples_8_in_flight", "reuse"),
         ("gradient", "reference"), ("gradient", "reuse"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("step_cost.py", "--surrogates", "windw"), "invalid choice: 'windw'"),
+        (("step_cost.py", "--tokens", 16), "--window is 20, longer than the text; --tokens is 16"),
+        (("attack_cost.py", "--whole", "Lama"), "invalid choice: 'Lama'"),
+        (("report.py", "--folder", "/nowhere"), "--folder is /nowhere, which lacks /nowhere/step_cost.csv"),
+    ],
+)
+def test_wrong_arguments_are_named(command, said):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / command[0]), *map(str, command[1:])],
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and said in done.stderr, done.stderr
 
 
 def test_rows_of_two_devices_are_not_drawn_together(monkeypatch):
@@ -140,5 +164,6 @@ def test_the_figure_says_which_models_passes_were_compiled(monkeypatch, compiled
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from report import how_run
 
-    rows = pd.DataFrame({"model": ["a", "b"], "engine": "reuse", "compiled": compiled})
+    rows = pd.DataFrame({"device": "a GPU", "model": ["a", "b"], "engine": "reuse", "compiled": compiled})
+    assert how_run(rows.assign(device="CPU")) == "eager, too"
     assert how_run(pd.concat([rows, rows.assign(engine="reference", compiled=False)])) == said

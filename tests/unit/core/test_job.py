@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from latreft.job import start
@@ -20,3 +21,13 @@ def test_mixed_precision_sees_the_weights_of_the_latest_step():
         after = layer(inputs)
     assert before.dtype == torch.bfloat16
     torch.testing.assert_close(after.float(), before.float() - 8.0, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("compiled", [False, True, "ascents"])
+def test_records_say_how_a_job_was_to_run_and_the_log_what_was_of_no_use(tmp_path, compiled):
+    runtime = {"device": "cpu", "engine": "reuse", "compiled": compiled, "autocast": None, "threads": 1}
+    runtime["deterministic"] = True
+    log = tmp_path / "job.log"
+    with start(runtime, str(log)) as job:
+        assert job.provenance("code", {"data": "sum"})["runtime"] == runtime
+    assert ("does nothing here" in log.read_text()) == bool(compiled)
