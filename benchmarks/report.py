@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from latreft.files import write_text
 from latreft.plots.style import DOUBLE, footer, new_figure, save, styled
-from latreft.tables.render import markdown_table
+from latreft.tables.render import NONE, markdown_table
 
 SHADES = {"reference": "#bdbdbd", "reuse": "#0072B2"}
 FILES = ("step_cost.csv", "step_limit.csv", "attack_cost.csv")
@@ -114,7 +114,7 @@ def either(pair: Pair) -> pd.Series:
 
 def cells(rows: Sequence[pd.Series | None], column: str, digits: int) -> list[str]:
     """One column of each row; small numbers with more digits."""
-    return ["–" if row is None or pd.isna(row[column]) else number(row[column], digits) for row in rows]
+    return [NONE if row is None or pd.isna(row[column]) else number(row[column], digits) for row in rows]
 
 
 def number(value: float, digits: int) -> str:
@@ -123,16 +123,16 @@ def number(value: float, digits: int) -> str:
 
 def fewer(tflop: float, than: pd.Series, model: str) -> str:
     """By how much FLOPs are fewer than those that ``than`` has for the model; a dash where it has none."""
-    return f"{tflop / than[model] - 1:.1%}".replace("-", "−") if model in than.index else "–"
+    return f"{tflop / than[model] - 1:.1%}".replace("-", "−") if model in than.index else NONE
 
 
 def times(pair: Pair) -> str:
     slow, fast = pair
-    return "–" if slow is None or fast is None else ratio(slow, fast)
+    return NONE if slow is None or fast is None else ratio(slow, fast)
 
 
 def compiled(row: pd.Series | None) -> str:
-    return "–" if row is None else "yes" if row["compiled"] else "no"
+    return NONE if row is None else "yes" if row["compiled"] else "no"
 
 
 def steps(costs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
@@ -155,14 +155,14 @@ def steps(costs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
         row["ratio"] = times(pair)
         if len(eager):
             place = (one["model"], one["method"], one["surrogate"], one["batch"])
-            row["reuse eager, ms"] = f"{eager[place]:.0f}" if place in eager.index else "–"
+            row["reuse eager, ms"] = f"{eager[place]:.0f}" if place in eager.index else NONE
         bound = reft and one["surrogate"] == "none"
-        row["limit ÷ time"] = f"{least[one['model'], one['batch']] / one['ms_median']:.0%}" if bound else "–"
+        row["limit ÷ time"] = f"{least[one['model'], one['batch']] / one['ms_median']:.0%}" if bound else NONE
         row["full, TFLOP"], row["reuse, TFLOP"] = cells(pair, "tflop", 1)
         if len(lat_full):
             compared = reft and slow is not None
-            row["against LAT"] = fewer(one["tflop"], lat_full, one["model"]) if compared else "–"
-            row["against LAT with reuse"] = fewer(one["tflop"], lat_reuse, one["model"]) if compared else "–"
+            row["against LAT"] = fewer(one["tflop"], lat_full, one["model"]) if compared else NONE
+            row["against LAT with reuse"] = fewer(one["tflop"], lat_reuse, one["model"]) if compared else NONE
         row["full, GiB"], row["reuse, GiB"] = cells(pair, "peak_gib", 1)
         rows.append(row)
     return pd.DataFrame(rows)

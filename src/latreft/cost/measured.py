@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils.flop_counter import FlopCounterMode
 
 
@@ -36,6 +36,12 @@ def _fused_attention() -> dict[Any, Callable[..., int]]:
         mapping[getattr(aten, f"_scaled_dot_product_{name}")] = _attention
         mapping[getattr(aten, f"_scaled_dot_product_{name}_backward")] = _attention_backward
     return mapping
+
+
+def operators_are_watched() -> bool:
+    """Whether something looks at each operator at present, as :class:`FlopMeter` does: what hides some from it is not to
+    be used then."""
+    return _get_current_dispatch_mode() is not None
 
 
 class FlopMeter(TorchDispatchMode):

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from latreft.cost.measured import operators_are_watched
 from latreft.interventions import pgd
 from latreft.interventions.edits import Edits, Perturbation, ReftEdit
 from latreft.interventions.reft import LoReFT, loreft
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 def capturing_is_possible(device: torch.device) -> bool:
     """On a GPU, and while nothing (a FLOP counter) watches operators: a replayed graph runs none."""
-    return device.type == "cuda" and _get_current_dispatch_mode() is None
+    return device.type == "cuda" and not operators_are_watched()
 
 
 def rounded(positions: int, rows: int) -> int:

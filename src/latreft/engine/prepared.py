@@ -114,14 +114,7 @@ class ReusePrepared:
             return None
         if not launch_bound(model, len(self.batch) * (room + self.window)):
             return None
-        key = (
-            "stored",
-            id(model),
-            len(self.batch),
-            self.window,
-            room,
-            filling(self.batch, room + self.window),
-        )
+        key = ("stored", id(model), len(self.batch), self.window, room, filling(self.batch, room + self.window))
         return graphs.once(key, model, lambda: StoredPlace(model, self.batch, self.window, room, graphs, self.tools))
 
     def hidden(self, layer: int) -> Tensor:
@@ -178,15 +171,7 @@ class ReusePrepared:
             return None
         room = rounded(self.stored.prefix.positions, len(self.batch))
         place = self._stored_place()
-        key = (
-            "twin",
-            id(self.model),
-            id(self.prefix_of),
-            id(place),
-            len(self.batch),
-            self.window,
-            room,
-        )
+        key = ("twin", id(self.model), id(self.prefix_of), id(place), len(self.batch), self.window, room)
         twin = graphs.once(key, (self.model, self.prefix_of), lambda: Twin(self, graphs, room))
         if twin.owner is not self:
             twin.fill(self)

@@ -20,7 +20,7 @@ from latreft.engine.graphs import (
     unflatten,
 )
 from latreft.engine.reference import FullPrepared
-from latreft.engine.window import EAGER, Tools
+from latreft.engine.window import Tools
 from latreft.interventions import pgd
 from latreft.models.batch import Batch
 from latreft.models.classifier import Classifier
@@ -84,9 +84,7 @@ class Passes(nn.Module):
 class WholeTwin:
     """The full passes of batches of one shape. ``window`` None: edits are of the whole text."""
 
-    def __init__(
-        self, model: Classifier, like: Batch, graphs: Graphs, room: int, window: int | None, tools: Tools = EAGER
-    ):
+    def __init__(self, model: Classifier, like: Batch, graphs: Graphs, room: int, window: int | None, tools: Tools):
         self.tools = tools
         self.fixed = FixedBatch(like, room)
         self.full = FullPrepared(model, self.fixed.batch, window or room)

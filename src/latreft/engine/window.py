@@ -35,22 +35,33 @@ class Compiler:
         self.ascents_only = ascents_only
         self.runs: dict[type, Callable[..., Any]] = {}
 
+    def serves(self, model: Classifier, ascent: bool) -> bool:
+        """Whether it is used for passes of ``model`` now: not while something counts FLOPs.
+
+        Adapters differ in what they are called with, so that each block would be compiled on its own, for minutes: a model
+        that has some is captured only.
+        """
+        wanted = (ascent or not self.ascents_only) and not model.adapted
+        return wanted and capturing_is_possible(model.device)
+
     def run_of(self, model: Classifier) -> Callable[..., Any]:
         """The compiled forward of the model's blocks; called with the block first."""
+        kind = type(model.family.block_list(model.base)[0])
+        if kind not in self.runs:
+            self._configure()
+            self.runs[kind] = torch.compile(kind.forward)
+        return self.runs[kind]
+
+    def _configure(self) -> None:
         import torch._dynamo
         import torch._inductor.config
 
+        torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
         # The blocks of a surrogate differ in width: one compilation is to serve them all, as it serves all lengths.
         torch._dynamo.config.force_parameter_static_shapes = False
         torch._dynamo.config.force_nn_module_property_static_shapes = False
-
         if torch.are_deterministic_algorithms_enabled() and hasattr(torch._inductor.config, "deterministic"):
             torch._inductor.config.deterministic = True  # else kernels are chosen by timing them, anew in every job
-        kind = type(model.family.block_list(model.base)[0])
-        if kind not in self.runs:
-            torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-            self.runs[kind] = torch.compile(kind.forward)
-        return self.runs[kind]
 
 
 @dataclass(frozen=True)
@@ -62,20 +73,13 @@ class Tools:
 
     @contextmanager
     def compiling(self, model: Classifier, *, ascent: bool = False) -> Iterator[Classifier]:
-        """Within the context the model's blocks run compiled, where the engine has a compiler for such passes
-        (``ascent``: steps of PGD) and nothing counts FLOPs.
-
-        Adapters differ in what they are called with, so that each block would be compiled on its own, for minutes: a model
-        that has some is captured only.
-        """
-        compiler = self.compiler
-        if compiler is not None and compiler.ascents_only and not ascent:
-            compiler = None
-        if compiler is None or model.adapted or not capturing_is_possible(model.device):
+        """Within the context the model's blocks run compiled, where a compiler serves such passes (``ascent``: steps of
+        PGD)."""
+        if self.compiler is None or not self.compiler.serves(model, ascent):
             yield model
             return
         # A compiled backward pass gives all gradients or none: PGD wants none of the weights'.
-        with model.blocks_run_by(compiler.run_of(model)), model.frozen() if ascent else nullcontext():
+        with model.blocks_run_by(self.compiler.run_of(model)), model.frozen() if ascent else nullcontext():
             yield model
 
 

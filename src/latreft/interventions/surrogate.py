@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from latreft.models.classifier import Classifier
+from latreft.models.classifier import Classifier, linear_of
 
 STEP = 64
 WIDE = 1024
@@ -33,13 +31,11 @@ def _sliced(layer: nn.Linear, *, rows: Tensor | None = None, columns: Tensor | N
         weight, bias = F.pad(weight[rows], (0, 0, 0, added)), None if bias is None else F.pad(bias[rows], (0, added))
     if columns is not None:
         weight = F.pad(weight[:, columns], (0, room_for(len(columns), layer.in_features) - len(columns)))
-    with torch.device("meta"):
-        cut = nn.Linear(max(1, weight.shape[1]), max(1, weight.shape[0]), bias=bias is not None)
-    cut.in_features, cut.out_features = weight.shape[1], weight.shape[0]
-    cut.weight = nn.Parameter(weight.clone(), requires_grad=False)
-    if bias is not None:
-        cut.bias = nn.Parameter(bias.clone(), requires_grad=False)
-    return cut
+
+    def own(tensor: Tensor) -> nn.Parameter:
+        return nn.Parameter(tensor.clone(), requires_grad=False)
+
+    return linear_of(own(weight), None if bias is None else own(bias))
 
 
 def prune(model: Classifier, kept: Sequence[Tensor]) -> Classifier:
@@ -50,8 +46,7 @@ def prune(model: Classifier, kept: Sequence[Tensor]) -> Classifier:
     """
     if len(kept) != model.layers:
         raise ValueError(f"kept has {len(kept)} layers, the model has {model.layers}")
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    surrogate = copy.deepcopy(model, memo=shared)  # type: ignore[arg-type]
+    surrogate = model.twin()
     for block, neurons in zip(model.family.block_list(surrogate.base), kept, strict=True):
         neurons = neurons.to(model.device)
         inputs, output = model.family.neuron_layers(block)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from latreft.models.classifier import Classifier, load_parameters
+from latreft.models.classifier import Classifier, linear_of, load_parameters
 
 _NAME = "default"
 
@@ -54,21 +53,14 @@ class MergedAdapters:
     """
 
     def __init__(self, model: Classifier, dtype: torch.dtype):
-        shared = {id(tensor): tensor for tensor in (*model.base.parameters(), *model.base.buffers())}
-        base = copy.deepcopy(model.base, shared)
+        self.classifier = model.twin()
+        self.classifier.adapted = False
         self._adapted = _adapted_layers(model.base)
         self._own = [layer.base_layer.weight.detach() for layer in self._adapted.values()]
         self._merged = [weight.to(dtype, copy=True) for weight in self._own]
         for (name, layer), merged in zip(self._adapted.items(), self._merged, strict=True):
-            plain = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
-            plain.weight = nn.Parameter(merged, requires_grad=False)
-            plain.bias = layer.base_layer.bias
-            parent, _, own_name = name.rpartition(".")
-            setattr(base.get_submodule(parent), own_name, plain)
-        self.classifier = copy.copy(model)
-        self.classifier._modules = dict(model._modules)
-        self.classifier.base = base
-        self.classifier.adapted = False
+            plain = linear_of(nn.Parameter(merged, requires_grad=False), layer.base_layer.bias)
+            self.classifier.base.set_submodule(name, plain)
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from latreft.cost.measured import operators_are_watched
 
 NAME = "latreft"
 MASKED = -1e9
@@ -81,8 +82,8 @@ def flash_serves(keys: Tensor, variants: int) -> bool:
     """Whether the flash kernel can and should attend to a prefix of these keys now: not while FLOPs are counted, which
     some versions of torch do not do for it."""
     fits = keys.dtype in (torch.bfloat16, torch.float16) and keys.shape[-1] % 8 == 0 and keys.shape[-1] <= 256
-    watched = torch.is_grad_enabled() or _get_current_dispatch_mode() is not None
-    return keys.is_cuda and fits and variants > 1 and not watched and has_flash(keys.device)
+    wanted = variants > 1 and not torch.is_grad_enabled() and not operators_are_watched()
+    return keys.is_cuda and fits and wanted and has_flash(keys.device)
 
 
 @cache
@@ -94,13 +95,13 @@ def has_flash(device: torch.device) -> bool:
 
 def flash(queries: Tensor, prefix: PrefixLayer, segments: Segments) -> tuple[Tensor, Tensor]:
     """Attention of queries [E, H_kv, R, d] to the real positions of a prefix, scores times 1/√d: outputs like the
-    queries, and the logarithm of the sum of exponentials [E, H_kv, R, 1], −∞ for a prefix without real positions."""
+    queries, and the logarithm of the sum of exponentials [E, H_kv, R], −∞ for a prefix without real positions."""
     examples, kv_heads, rows, depth = queries.shape
     flat, keys, values = (one.reshape(-1, 1, depth) for one in (queries, prefix.keys, prefix.values))
     ends, longest = segments.rows * rows, prefix.keys.shape[2]
     output, mass = varlen_attn(flat, keys, values, ends, segments.keys, rows, longest, return_aux=AuxRequest(lse=True))
     mass = mass.view(examples, kv_heads, rows).masked_fill(segments.empty, float("-inf"))
-    return output.view_as(queries), mass[..., None]
+    return output.view_as(queries), mass
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, prefix: PrefixLayer, scale: float) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -141,6 +142,11 @@ class Classifier(nn.Module):
             for block in blocks:
                 del block.forward
 
+    def twin(self) -> Classifier:
+        """Modules of its own that share every weight and buffer with this one's."""
+        shared = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}
+        return copy.deepcopy(self, memo=shared)  # type: ignore[arg-type]
+
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Within the context no weight requires a gradient."""
@@ -168,6 +174,16 @@ class Classifier(nn.Module):
         dtype = torch.promote_types(self.head.weight.dtype, torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
             return F.linear(hidden.to(dtype), self.head.weight.to(dtype))
+
+
+def linear_of(weight: nn.Parameter, bias: nn.Parameter | None) -> nn.Linear:
+    """A linear layer of these very tensors, which may have no inputs or no outputs."""
+    outputs, inputs = weight.shape
+    layer = nn.Linear(max(1, inputs), max(1, outputs), bias=False, device="meta")
+    layer.in_features, layer.out_features = inputs, outputs
+    layer.weight = weight
+    layer.bias = bias  # type: ignore[assignment]
+    return layer
 
 
 def load_parameters(

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from unit.models.flash import by_definition
+from unit.models.tiny import FAMILIES, LAYERS, VOCABULARY, WIDTH, classifier
 
 from latreft.cost.measured import FlopMeter
 from latreft.engine import prefix
@@ -17,8 +18,6 @@ from latreft.interventions.edits import ReftEdit
 from latreft.interventions.reft import LoReFT
 from latreft.models import attention
 from latreft.models.attention import MASKED, PrefixLayer, attend, flash_serves, has_flash, segments_of
-from latreft.models.classifier import Classifier
-from latreft.models.families import family
 
 EXAMPLES, VARIANTS, HEADS, KV_HEADS, POSITIONS, WINDOW, DEPTH = 3, 4, 6, 2, 11, 5, 8
 
@@ -91,27 +90,19 @@ def test_a_gpu_without_the_flash_kernel_takes_the_plain_path(monkeypatch, hip, b
     has_flash.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt_neox"])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_candidates_losses_by_the_flash_kernel_are_the_references(monkeypatch, name):
     reference, reuse = (engine.search(*attacked(name), 64) for engine in (ReferenceEngine(), ReuseEngine()))
-    candidates = torch.randint(3, 90, (7, 4), generator=torch.Generator().manual_seed(2))
+    candidates = torch.randint(3, VOCABULARY, (7, 4), generator=torch.Generator().manual_seed(2))
     calls = []
     monkeypatch.setattr(attention, "varlen_attn", lambda *args, **more: calls.append(1) or by_definition(*args, **more))
     monkeypatch.setattr(prefix, "flash_serves", lambda keys, variants: variants > 1)
     for found, expected in zip(reuse.losses(candidates), reference.losses(candidates), strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
-    assert len(calls) == 3
+    assert len(calls) == LAYERS
 
 
 def attacked(name: str):
     """A defended classifier in float64, a content of 13 tokens, the place of a suffix, a label."""
-    fam = family(name)
-    shape = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_hidden_layers": 3}
-    shape |= {"vocab_size": 90, "max_position_embeddings": 64} | (
-        {} if name == "gpt_neox" else {"num_key_value_heads": 2}
-    )
-    torch.manual_seed(0)
-    model = Classifier(fam.build(fam.config(**shape), dtype=torch.float64), fam).requires_grad_(False).eval()
-    model.initialise_head(0)
-    reft = LoReFT(32, 8, start="random", seed=1).double().requires_grad_(False)
-    return Defended(model, ReftEdit(2, reft), 20), tuple(range(3, 16)), 13, 1
+    reft = LoReFT(WIDTH, 8, start="random", seed=1).double().requires_grad_(False)
+    return Defended(classifier(name), ReftEdit(2, reft), 20), tuple(range(3, 16)), 13, 1
