@@ -87,11 +87,20 @@ def on_cpu(device: str) -> bool:
     return device == "CPU"
 
 
-def ratio(slow: pd.Series, fast: pd.Series) -> str:
+def ratio(slow: pd.Series, fast: pd.Series, digits: int = 1) -> str:
     """Of the medians, with the range that the slowest and fastest repeats allow."""
     low, high = slow["ms_min"] / fast["ms_max"], slow["ms_max"] / fast["ms_min"]
-    return f"{slow['ms_median'] / fast['ms_median']:.1f} ({low:.1f} to {high:.1f})"
+    return f"{slow['ms_median'] / fast['ms_median']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
+
+PRICE = (
+    "The same step with deterministic kernels and with any, each in a run of its own; their ratio is the price. Between "
+    "two runs full passes, which wait for the launches of their kernels, vary by more than that."
+)
+UNCAPTURED = (
+    "What reuse saves where it is run as full passes are, eagerly, kernel by kernel. Where a GPU waits for launches, a step "
+    "with reuse has as many to wait for."
+)
 
 Pair = tuple[pd.Series | None, pd.Series | None]
 
@@ -139,7 +148,6 @@ def steps(costs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
     """A row a model, method, surrogate and batch, with deterministic kernels."""
     costs = costs[costs["deterministic"]]
     least = limits.set_index(["model", "batch"])["limit_ms"]
-    eager = costs[costs["engine"] == "reuse_eager"].set_index(["model", "method", "surrogate", "batch"])["ms_median"]
     lat_full, lat_reuse = (
         costs[(costs["method"] == "lat") & (costs["engine"] == engine)].groupby("model")["tflop"].last()
         for engine in ("reference", "reuse")
@@ -153,9 +161,6 @@ def steps(costs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
         row["compiled"] = compiled(fast)
         row["full passes, ms"], row["reuse, ms"] = cells(pair, "ms_median", 0)
         row["ratio"] = times(pair)
-        if len(eager):
-            place = (one["model"], one["method"], one["surrogate"], one["batch"])
-            row["reuse eager, ms"] = f"{eager[place]:.0f}" if place in eager.index else NONE
         bound = reft and one["surrogate"] == "none"
         row["limit ÷ time"] = f"{least[one['model'], one['batch']] / one['ms_median']:.0%}" if bound else NONE
         row["full, TFLOP"], row["reuse, TFLOP"] = cells(pair, "tflop", 1)
@@ -188,7 +193,21 @@ def price(costs: pd.DataFrame) -> pd.DataFrame:
             strict, free = (group[group["deterministic"] == which].iloc[0] for which in (True, False))
             named = {**dict(zip(key, place, strict=True)), "compiled": "yes" if strict["compiled"] else "no"}
             strict_ms, free_ms = cells((strict, free), "ms_median", 1)
-            rows.append({**named, "deterministic, ms": strict_ms, "any, ms": free_ms, "ratio": ratio(strict, free)})
+            rows.append({**named, "deterministic, ms": strict_ms, "any, ms": free_ms, "ratio": ratio(strict, free, 2)})
+    return pd.DataFrame(rows)
+
+
+def uncaptured(costs: pd.DataFrame) -> pd.DataFrame:
+    """Eager passes of reuse beside the full passes of the same run."""
+    key = ["model", "method", "surrogate", "batch", "deterministic"]
+    rows = []
+    for place, group in costs.groupby(key):
+        both = [group[group["engine"] == engine] for engine in ("reference", "reuse_eager")]
+        if all(len(found) for found in both):
+            slow, fast = (found.iloc[0] for found in both)
+            named = {**dict(zip(key, place, strict=True)), "deterministic": "yes" if slow["deterministic"] else "no"}
+            full_ms, eager_ms = cells((slow, fast), "ms_median", 0)
+            rows.append({**named, "full passes, ms": full_ms, "reuse eager, ms": eager_ms, "ratio": ratio(slow, fast)})
     return pd.DataFrame(rows)
 
 
@@ -232,7 +251,9 @@ def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame, 
         markdown_table(attacks(attack_costs), 2),
     ]
     if len(prices := price(costs)):
-        parts += ["## The price of determinism", markdown_table(prices, 4)]
+        parts += ["## The price of determinism", PRICE, markdown_table(prices, 4)]
+    if len(eager := uncaptured(costs)):
+        parts += ["## Reuse without capturing", UNCAPTURED, markdown_table(eager, 4)]
     return "\n\n".join(parts) + "\n"
 
 
