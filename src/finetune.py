@@ -72,7 +72,8 @@ def main(snakemake: "Snakemake") -> None:
                 accumulate=accumulate,
                 names_at=batches.names,
             )
-        save_classifier(model, hf_tokenizer, snakemake.output.manifest, name=params.model, revision=revision)
+        stored = {"name": params.model, "revision": revision, "dtype": settings["saved_as"]}
+        save_classifier(model, hf_tokenizer, snakemake.output.manifest, **stored)
         count = parameter_count(model)
         write_record(
             RunRecord(

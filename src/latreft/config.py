@@ -60,7 +60,7 @@ class ModelSettings(Settings):
 
 
 class FinetuneSettings(Settings):
-    """Clean fine-tuning of all weights [A.1]."""
+    """Clean fine-tuning of all weights [A.1]; ``saved_as``: the stored weights' type, if not the trained ones'."""
 
     epochs: Annotated[float, Field(gt=0)] = 3
     learning_rate: Annotated[float, Field(gt=0)] = 1e-5
@@ -69,6 +69,7 @@ class FinetuneSettings(Settings):
     group_by_length: bool = False
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_gradient_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    saved_as: Literal["float32", "bfloat16"] | None = None
     seed: int = 42
 
 
@@ -118,7 +119,7 @@ class ScaleSettings(Settings):
     title: str
     device: Literal["auto", "cpu", "cuda"] = "auto"
     engine: Literal["reference", "reuse"] = "reuse"
-    compiled: Literal[True, False, "ascents"] = False
+    compiled: Literal[True, False, "inner"] = False
     autocast: Literal["bfloat16"] | None = None
     deterministic: bool = True
     threads: Annotated[int, Field(ge=1)] = 1

@@ -366,10 +366,10 @@ def test_cat_is_trained_alike_captured_and_eagerly_and_twice_alike():
     assert captured.summary.history[-1]["loss"] < captured.summary.history[0]["loss"]
 
 
-def test_cat_is_trained_alike_with_compiled_ascents():
+def test_cat_is_trained_alike_with_compiled_inner_passes():
     pytest.importorskip("peft")
     with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
-        engine = ReuseEngine(compiled="ascents")
+        engine = ReuseEngine(compiled="inner")
         compiled, plain = cat_training(engine), cat_training(ReuseEngine())
     assert engine.tools.compiler.runs
     for ours, theirs in zip(compiled.summary.history, plain.summary.history, strict=True):
@@ -377,12 +377,12 @@ def test_cat_is_trained_alike_with_compiled_ascents():
 
 
 @pytest.mark.parametrize("surrogate", ["none", "exact", "window"])
-def test_compiled_ascents_are_the_uncompiled_ones_up_to_rounding(surrogate):
+def test_compiled_inner_passes_are_the_uncompiled_ones_up_to_rounding(surrogate):
     """In mixed precision. All weights are trainable without a surrogate: PGD's steps ask for no gradient of theirs. The
     blocks of a surrogate differ in width."""
     model = classifier("llama", torch.float32).requires_grad_(surrogate == "none")
     cut = model if surrogate == "none" else surrogate_of(model)
-    engines = [ReuseEngine(compiled="ascents"), ReuseEngine(compiled="ascents"), ReuseEngine()]
+    engines = [ReuseEngine(compiled="inner"), ReuseEngine(compiled="inner"), ReuseEngine()]
     with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
         for step in range(3):
             batch, found = ragged_batch(step), []

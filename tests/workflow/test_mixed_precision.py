@@ -6,6 +6,8 @@ import math
 
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import load_file
 from workflow.project import RUN, Project, Server, copy_project, new_project
 
 from latreft.records import RunRecord, read_record
@@ -39,9 +41,9 @@ def in_float32(tmp_path_factory: pytest.TempPathFactory, finished: Project) -> P
 
 @pytest.fixture(scope="module")
 def in_bfloat16(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Project:
-    """Table 1 from nothing, in mixed precision."""
+    """Table 1 from nothing, in mixed precision, of a classifier stored in half the bytes."""
     project = longer(new_project(tmp_path_factory.mktemp("bfloat16") / "project", server))
-    project.change(lambda scale: scale.update(autocast="bfloat16"))
+    project.change(lambda scale: (scale.update(autocast="bfloat16"), scale["finetune"].update(saved_as="bfloat16")))
     said = project.run("--config", "scale=mini", "--", TABLE)
     assert said.code == 0, said.text[-4000:]
     return project
@@ -59,6 +61,12 @@ def test_fine_tuning_follows_its_own_steps(in_float32: Project, in_bfloat16: Pro
     exact, mixed = (loss(read_record(project.path(CLASSIFIER))) for project in (in_float32, in_bfloat16))
     assert exact < 0.1 < math.log(2)  # that of a guess
     assert mixed == pytest.approx(exact, abs=0.05)
+
+
+def test_the_classifier_is_stored_as_asked(in_float32: Project, in_bfloat16: Project) -> None:
+    for project, dtype in ((in_float32, torch.float32), (in_bfloat16, torch.bfloat16)):
+        weights = load_file(project.path(CLASSIFIER).with_name("model.safetensors"))
+        assert {tensor.dtype for tensor in weights.values()} == {dtype}
 
 
 @pytest.mark.parametrize("arm", DEFENSES)

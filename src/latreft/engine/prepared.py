@@ -95,7 +95,7 @@ class ReusePrepared:
         if (place := self._stored_place()) is not None:
             return place.holding(self)
         if self._stored is None:
-            with self.tools.compiling(self.prefix_of or self.model) as model:
+            with self.tools.compiling(self.prefix_of or self.model, inner=True) as model:
                 self._stored = Stored(model, self.batch, self.window)
         return self._stored
 
@@ -155,7 +155,7 @@ class ReusePrepared:
         clean = self._start_state(start, edits)
         hidden = torch.stack([one.apply(start, clean, self.mask) for one in edits], dim=1)
         stored = self.stored
-        with self.tools.compiling(self.model, ascent=ascent) as model:
+        with self.tools.compiling(self.model, inner=ascent) as model:
             return window_logits(model, start, hidden, stored.prefix, stored.positions, edits, self.mask)
 
     def _full(self, edits: Sequence[Edits]) -> FullPrepared | None:
@@ -259,7 +259,7 @@ class StoredPlace:
         return self._stored
 
     def _run(self) -> None:
-        with self.tools.compiling(self.model) as model:
+        with self.tools.compiling(self.model, inner=True) as model:
             stored = Stored(model, self.fixed.batch, self.window)
         if self._stored is None:  # the first pass, which warms up
             self._stored = stored

@@ -27,13 +27,13 @@ class ReuseEngine:
 
     ``capture`` False keeps every pass eager. ``compiled`` has the blocks of prefix and window passes compiled, which
     fuses their many small kernels; it takes a minute a job and a family of shapes, and pays on long trainings.
-    ``"ascents"`` compiles the steps of PGD alone.
+    ``"inner"`` compiles a training's prefix passes and steps of PGD alone.
     """
 
     name = "reuse"
 
     def __init__(self, capture: bool = True, compiled: Compiled = False) -> None:
-        compiler = Compiler(ascents_only=compiled == "ascents") if compiled else None
+        compiler = Compiler(inner_only=compiled == "inner") if compiled else None
         self.tools = Tools(Graphs() if capture else None, compiler)
         self._latest: ReusePrepared | None = None
 

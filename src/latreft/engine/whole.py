@@ -128,7 +128,7 @@ class WholeTwin:
         """PGD on the first of ``tensors``; see :func:`latreft.engine.graphs.replay_ascent`."""
 
         def logits_of(inputs: Sequence[Tensor]) -> Tensor:
-            with self.tools.compiling(self.model, ascent=True):
+            with self.tools.compiling(self.model, inner=True):
                 return self._run(form, inputs)[0]
 
         delta = replay_ascent(

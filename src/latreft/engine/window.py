@@ -19,29 +19,29 @@ from latreft.engine.prefix import Prefix
 from latreft.interventions.edits import Edits
 from latreft.models.classifier import Classifier, Edit
 
-Compiled = Literal[True, False, "ascents"]
+Compiled = Literal[True, False, "inner"]
 """Which passes' blocks are compiled: those over prefixes and windows and captured steps of PGD over whole texts; none;
-or steps of PGD alone."""
+or those of a training that ask for no gradient of weights, prefix passes and steps of PGD."""
 
 
 class Compiler:
     """Compiles the forward of decoder blocks: one for all blocks of a model, whatever their weights.
 
-    With ``ascents_only`` it is used for the steps of PGD alone, which are most of a training's window passes: a part of
-    the gain for a part of the compiling.
+    With ``inner_only`` it is used for a training's prefix passes and steps of PGD alone: most of the gain for a part of the
+    compiling.
     """
 
-    def __init__(self, ascents_only: bool = False) -> None:
-        self.ascents_only = ascents_only
+    def __init__(self, inner_only: bool = False) -> None:
+        self.inner_only = inner_only
         self.runs: dict[type, Callable[..., Any]] = {}
 
-    def serves(self, model: Classifier, ascent: bool) -> bool:
+    def serves(self, model: Classifier, inner: bool) -> bool:
         """Whether it is used for passes of ``model`` now: not while something counts FLOPs.
 
         Adapters differ in what they are called with, so that each block would be compiled on its own, for minutes: a model
         that has some is captured only.
         """
-        wanted = (ascent or not self.ascents_only) and not model.adapted
+        wanted = (inner or not self.inner_only) and not model.adapted
         return wanted and capturing_is_possible(model.device)
 
     def run_of(self, model: Classifier) -> Callable[..., Any]:
@@ -72,14 +72,14 @@ class Tools:
     compiler: Compiler | None = None
 
     @contextmanager
-    def compiling(self, model: Classifier, *, ascent: bool = False) -> Iterator[Classifier]:
-        """Within the context the model's blocks run compiled, where a compiler serves such passes (``ascent``: steps of
-        PGD)."""
-        if self.compiler is None or not self.compiler.serves(model, ascent):
+    def compiling(self, model: Classifier, *, inner: bool = False) -> Iterator[Classifier]:
+        """Within the context the model's blocks run compiled, where a compiler serves such passes (``inner``: a training's
+        that ask for no gradient of weights)."""
+        if self.compiler is None or not self.compiler.serves(model, inner):
             yield model
             return
         # A compiled backward pass gives all gradients or none: PGD wants none of the weights'.
-        with model.blocks_run_by(self.compiler.run_of(model)), model.frozen() if ascent else nullcontext():
+        with model.blocks_run_by(self.compiler.run_of(model)), model.frozen() if inner else nullcontext():
             yield model
 
 

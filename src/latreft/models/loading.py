@@ -24,13 +24,14 @@ HEAD = "head.safetensors"
 NOT_THE_MODELS = {"manifest.json", "training.json", "finetune.json"}
 
 
-def _save_base(base: Any, tokenizer: Any, folder: Path) -> None:
-    """Weights, configuration and tokenizer in the layout that ``from_pretrained`` reads.
+def _save_base(base: Any, tokenizer: Any, folder: Path, dtype: str | None = None) -> None:
+    """Weights (rounded to ``dtype``, if one is given), configuration and tokenizer as ``from_pretrained`` reads them.
 
     Written tensor by tensor, for ``save_pretrained`` refuses a model that came from a GGUF file.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in base.state_dict().items()}
+    stored = DTYPES[dtype] if dtype else None
+    tensors = {name: tensor.detach().to("cpu", stored).contiguous() for name, tensor in base.state_dict().items()}
     with atomic(folder / "model.safetensors") as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
     base.config.architectures = [type(base).__name__]
@@ -181,11 +182,13 @@ def load_base(manifest: str | Path, dtype: str, layers: int) -> tuple[nn.Module,
     return base, tokenizer, fam, content["revision"]
 
 
-def save_classifier(model: Classifier, tokenizer: Any, manifest: str | Path, *, name: str, revision: str) -> None:
-    """Write base weights, head and tokenizer, then the manifest that lists them."""
+def save_classifier(
+    model: Classifier, tokenizer: Any, manifest: str | Path, *, name: str, revision: str, dtype: str | None = None
+) -> None:
+    """Write base weights (as ``dtype``, or as they are), head and tokenizer, then the manifest that lists them."""
     manifest = Path(manifest)
     folder = manifest.parent
-    _save_base(model.base, tokenizer, folder)
+    _save_base(model.base, tokenizer, folder, dtype)
     with atomic(folder / HEAD) as temporary:
         save_file({"weight": model.head.weight.detach().cpu().contiguous()}, temporary)
     write_json(

@@ -23,7 +23,7 @@ def test_mixed_precision_sees_the_weights_of_the_latest_step():
     torch.testing.assert_close(after.float(), before.float() - 8.0, rtol=0.02, atol=0.02)
 
 
-@pytest.mark.parametrize("compiled", [False, True, "ascents"])
+@pytest.mark.parametrize("compiled", [False, True, "inner"])
 def test_records_say_how_a_job_was_to_run_and_the_log_what_was_of_no_use(tmp_path, compiled):
     runtime = {"device": "cpu", "engine": "reuse", "compiled": compiled, "autocast": None, "threads": 1}
     runtime["deterministic"] = True

@@ -8,8 +8,8 @@ from latreft.engine.reuse import ReuseEngine
 
 
 @pytest.fixture
-def traced_ascents(monkeypatch):
-    """An engine whose ascents alone are compiled, as on a GPU, but run by the eager kernels."""
+def traced_inner(monkeypatch):
+    """An engine whose inner passes alone are compiled, as on a GPU, but run by the eager kernels."""
     import torch._dynamo
 
     from latreft.engine import window
@@ -19,5 +19,5 @@ def traced_ascents(monkeypatch):
     monkeypatch.setattr(window, "capturing_is_possible", lambda device: True)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    yield ReuseEngine(compiled="ascents"), lambda: torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    yield ReuseEngine(compiled="inner"), lambda: torch._dynamo.utils.counters["stats"]["unique_graphs"]
     torch._dynamo.reset()

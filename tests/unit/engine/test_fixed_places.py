@@ -92,8 +92,8 @@ def test_full_passes_of_changing_batches_share_one_place(name, eager_replay):
 
 
 @pytest.mark.parametrize("adapters", [False, True])
-def test_compiled_ascents_over_whole_texts_need_few_variants_for_all_lengths(eager_replay, traced_ascents, adapters):
-    engine, variants = traced_ascents
+def test_compiled_inner_passes_over_whole_texts_need_few_variants_for_all_lengths(eager_replay, traced_inner, adapters):
+    engine, variants = traced_inner
     model = classifier("llama").requires_grad_(True)
     if adapters:
         add_lora(model, rank=2, alpha=4, seed=0)

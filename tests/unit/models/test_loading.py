@@ -70,6 +70,25 @@ def test_a_classifier_comes_back_with_equal_logits_and_its_own_head(name, dtype,
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+def test_a_classifier_can_be_stored_in_half_the_bytes(name, tmp_path):
+    """It comes back as the rounded one, in the precision that is asked for; what is in memory stays as it was."""
+    model, whole = saved(name, tmp_path / "whole")
+    before = [parameter.clone() for parameter in model.parameters()]
+    manifest = tmp_path / "half" / "manifest.json"
+    tokenizer = train_tokenizer(TEXTS, 300, beginning=False)
+    save_classifier(model, tokenizer, manifest, name="tiny", revision="r1", dtype="bfloat16")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+    weights = [folder / "model.safetensors" for folder in (whole.parent, manifest.parent)]
+    assert {tensor.dtype for tensor in load_file(weights[1]).values()} == {torch.bfloat16}
+    assert weights[1].stat().st_size < 0.7 * weights[0].stat().st_size
+    loaded, _, _ = load_classifier(manifest, CPU, "float32")
+    assert loaded.dtype == torch.float32
+    for ours, theirs in zip(loaded.base.parameters(), model.base.parameters(), strict=True):
+        assert torch.equal(ours, theirs.bfloat16().float())
+    assert torch.equal(loaded.head.weight, model.head.weight)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_tokenizer_comes_back_as_it_was_whatever_the_family(name, tmp_path):
     """Also through the classifier that is made of the base: no family's own splitting or special tokens come in."""
     original = train_tokenizer(TEXTS, 300, beginning=name == "llama")
