@@ -102,11 +102,23 @@ def _termination() -> Iterator[Callable[[], bool]]:
 
 @dataclass(frozen=True)
 class Losses:
-    """What a step returns: the loss to descend on, the tokens it went over (B × T), and values to report."""
+    """What a step returns: the loss to descend on, the tokens it went over (B × T), and values to report.
+
+    A step may give several in turn, whose sum is its loss: each one's graph is gone before the next is asked for, so
+    that they never lie in memory together. Their tokens add up.
+    """
 
     total: Tensor
     tokens: int
     values: dict[str, float] = field(default_factory=dict)
+
+
+def in_turn(losses: Losses | Iterator[Losses]) -> Iterator[Losses]:
+    """The losses of a step, one or several."""
+    if isinstance(losses, Losses):
+        yield losses
+    else:
+        yield from losses
 
 
 @dataclass(frozen=True)
@@ -147,7 +159,7 @@ def own_gradients(parameters: Iterable[nn.Parameter]) -> None:
 def train(
     trained: nn.Module,
     optimizer: torch.optim.Optimizer,
-    losses_at: Callable[[int], Losses],
+    losses_at: Callable[[int], Losses | Iterator[Losses]],
     total_steps: int,
     *,
     checkpoint: Checkpoint | None = None,
@@ -225,20 +237,22 @@ def train(
                 save(step)
             values: dict[str, float] = {}
             with FlopMeter() if step == 0 else nullcontext() as meter:
+                passes = 0
                 for part in range(accumulate):
-                    losses = losses_at(step * accumulate + part)
-                    value = losses.total.item()
-                    if not math.isfinite(value):
-                        fail("loss", value, step, [part])
-                    (losses.total / accumulate).backward()
-                    if part == 0 < accumulate - 1:
-                        own_gradients(parameters.values())
-                    for name, item in {"loss": value, **losses.values}.items():
-                        values[name] = values.get(name, 0.0) + item / accumulate
-                    flop_tokens += losses.tokens if step == 0 else 0
-                    # With the loss goes its autograd graph. Kept, its leaves would stay on this stream, and the next step
-                    # could not be captured on another one.
-                    del losses
+                    for losses in in_turn(losses_at(step * accumulate + part)):
+                        value = losses.total.item()
+                        if not math.isfinite(value):
+                            fail("loss", value, step, [part])
+                        passes += 1
+                        if passes == 2:
+                            own_gradients(parameters.values())
+                        (losses.total / accumulate).backward()
+                        for name, item in {"loss": value, **losses.values}.items():
+                            values[name] = values.get(name, 0.0) + item / accumulate
+                        flop_tokens += losses.tokens if step == 0 else 0
+                        # With the loss goes its autograd graph. Kept, its leaves would stay on this stream, and the next
+                        # pass could not be captured on another one.
+                        del losses
             if meter is not None:
                 flops = meter.flops
             norm = nn.utils.get_total_norm([p.grad for p in parameters.values() if p.grad is not None])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from latreft.batches import Batches, steps_of
-from latreft.engine.interface import Engine
+from latreft.engine.interface import Engine, Prepared
+from latreft.interventions.edits import Edits
 from latreft.models.batch import Example
 from latreft.models.classifier import Classifier
 from latreft.models.tokenisation import TextTokenizer
@@ -67,7 +69,7 @@ class Training:
         self,
         trained: nn.Module,
         optimizer: torch.optim.Optimizer,
-        losses_at: Callable[[int], Losses],
+        losses_at: Callable[[int], Losses | Iterator[Losses]],
         settings: AdversarialSettings,
         batches: Batches,
     ) -> Summary:
@@ -110,3 +112,17 @@ class Trained:
         if self.summary is None:
             return None
         return self.summary.flops / self.summary.flop_tokens + self.search_flops_per_token
+
+
+def clean_and_adversarial(
+    prepared: Prepared, attacked: Edits, labels: Tensor, lambda_adv: float, tokens: int
+) -> Iterator[Losses]:
+    """L_clean, then λ L_adv of the texts under ``attacked``, in full passes; the ``tokens`` of a step count once."""
+
+    def loss_of(name: str, edits: Edits, weight: float, tokens: int) -> Losses:
+        (logits,) = prepared.training_logits(edits)
+        loss = F.cross_entropy(logits, labels)
+        return Losses(weight * loss, tokens, {name: loss.item()})
+
+    yield loss_of("clean", Edits(), 1.0, tokens)
+    yield loss_of("adversarial", attacked, lambda_adv, 0)

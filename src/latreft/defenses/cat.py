@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch.nn import functional as F
 
-from latreft.defenses.base import AdversarialSettings, Trained, Training
+from latreft.defenses.base import AdversarialSettings, Trained, Training, clean_and_adversarial
 from latreft.interventions import pgd
 from latreft.interventions.edits import Edits
 from latreft.models.adapter import add_lora, lora_weights, merged_adapters
@@ -55,17 +55,15 @@ def train(run: Training, settings: Settings) -> Trained:
         merged.refresh()
         return merged.classifier
 
-    def losses_at(step: int) -> Losses:
+    def losses_at(step: int) -> Iterator[Losses]:
         batch = batches.at(step)
         shape = torch.Size((len(batch), batch.length, model.width))
         start = ball.start(shape, settings.start, run.generator(step), model.head.weight)
         delta = engine.prepare(attacked(), batch, batch.length).ascend(
             Edits(), 0, None, start, batch.labels, ball, steps=settings.steps, step_size=settings.step_size
         )
-        logits = engine.prepare(model, batch, batch.length).training_logits(Edits(), Edits().perturbed(0, delta))
-        clean, adversarial = (F.cross_entropy(each, batch.labels) for each in logits)
-        total = clean + settings.lambda_adv * adversarial
-        return Losses(total, batch.tokens.numel(), {"clean": clean.item(), "adversarial": adversarial.item()})
+        prepared, perturbed = engine.prepare(model, batch, batch.length), Edits().perturbed(0, delta)
+        return clean_and_adversarial(prepared, perturbed, batch.labels, settings.lambda_adv, batch.tokens.numel())
 
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)

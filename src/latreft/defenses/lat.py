@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch.nn import functional as F
 
-from latreft.defenses.base import AdversarialSettings, Trained, Training
+from latreft.defenses.base import AdversarialSettings, Trained, Training, clean_and_adversarial
 from latreft.interventions import pgd
 from latreft.interventions.edits import Edits
 from latreft.models.classifier import parameter_count
@@ -35,7 +35,7 @@ def train(run: Training, settings: Settings) -> Trained:
     ball = pgd.Ball(settings.norm, settings.epsilon)
     batches = run.batches(settings)
 
-    def losses_at(step: int) -> Losses:
+    def losses_at(step: int) -> Iterator[Losses]:
         batch = batches.at(step)
         prepared = engine.prepare(model, batch, settings.window)
         shape = torch.Size((len(batch), prepared.mask.shape[1], model.width))
@@ -50,10 +50,8 @@ def train(run: Training, settings: Settings) -> Trained:
             steps=settings.steps,
             step_size=settings.step_share * settings.epsilon,
         )
-        logits = prepared.training_logits(Edits(), Edits().perturbed(settings.attack_layer, delta))
-        clean, adversarial = (F.cross_entropy(each, batch.labels) for each in logits)
-        total = clean + settings.lambda_adv * adversarial
-        return Losses(total, batch.tokens.numel(), {"clean": clean.item(), "adversarial": adversarial.item()})
+        attacked = Edits().perturbed(settings.attack_layer, delta)
+        return clean_and_adversarial(prepared, attacked, batch.labels, settings.lambda_adv, batch.tokens.numel())
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     summary = run.fit(model, optimizer, losses_at, settings, batches)

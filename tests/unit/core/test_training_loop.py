@@ -334,19 +334,41 @@ def test_accumulating_outlives_a_backward_pass_that_reuses_its_memory():
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_steps_autograd_graph_is_gone_before_the_next_pass(accumulate):
+@pytest.mark.parametrize("parts", [None, 1, 3])
+def test_a_steps_autograd_graph_is_gone_before_the_next_pass(accumulate, parts):
     """A capture fails where leaves of an earlier pass live on, for these belong to the stream of that pass."""
     weight = torch.nn.Linear(2, 1)
     alive, totals = [], []
 
-    def losses_at(_number):
+    def one_pass():
         alive.extend(earlier() is not None for earlier in totals)
         total = weight(torch.ones(1, 2)).square().sum()
         totals.append(weakref.ref(total))
         return Losses(total, 2)
 
+    def losses_at(_number):
+        return one_pass() if parts is None else (one_pass() for _ in range(parts))
+
     train(weight, torch.optim.SGD(weight.parameters(), lr=0.1), losses_at, 3, accumulate=accumulate)
     assert alive and not any(alive)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_losses_in_turn_are_their_sum(accumulate):
+    whole, parted = Toy(noise=0), Toy(noise=0)
+    own = parted.losses_at
+
+    def losses_at(step):
+        for share in (0.75, 0.25):
+            losses = own(step)
+            yield Losses(share * losses.total, losses.tokens if share > 0.5 else 0, {f"of {share}": 1.0})
+
+    parted.losses_at = losses_at
+    expected, found = whole.train(4, accumulate=accumulate), parted.train(4, accumulate=accumulate)
+    torch.testing.assert_close(weights(parted), weights(whole))
+    assert [row["loss"] for row in found.history] == pytest.approx([row["loss"] for row in expected.history])
+    assert all(row["of 0.75"] == row["of 0.25"] == 1 for row in found.history)
+    assert found.flop_tokens == expected.flop_tokens
 
 
 def test_flops_are_counted_over_the_first_step_alone():
