@@ -94,8 +94,8 @@ def ratio(slow: pd.Series, fast: pd.Series, digits: int = 1) -> str:
 
 
 PRICE = (
-    "The same step with deterministic kernels and with any, each in a run of its own; their ratio is the price. Between "
-    "two runs full passes, which wait for the launches of their kernels, vary by more than that."
+    "The same step with deterministic kernels and with any, each in a run of its own; their ratio is the price, and what "
+    "two runs differ by."
 )
 UNCAPTURED = (
     "What reuse saves where it is run as full passes are, eagerly, kernel by kernel. Where a GPU waits for launches, a step "

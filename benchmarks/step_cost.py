@@ -21,6 +21,7 @@ from common import SHAPES, bandwidth, device_name, interleaved, matrix_rate, ran
 from torch.nn import functional as F
 
 from latreft.circuits.allocation import keep_mask, kept_neurons
+from latreft.defenses.base import clean_and_adversarial
 from latreft.determinism import deterministic
 from latreft.engine.interface import Engine
 from latreft.engine.reference import ReferenceEngine
@@ -34,6 +35,7 @@ from latreft.interventions.surrogate import prune
 from latreft.models.adapter import add_lora
 from latreft.models.batch import Batch
 from latreft.models.classifier import Classifier
+from latreft.training import own_gradients
 
 LAYERS = {"Llama-3.1-8B": (4, 8), "Qwen2.5-3B": (18, 18), "Pythia-1.4B": (4, 12), "SmolLM2-135M": (10, 15)}
 K, RANK, PRUNED = 8, 64, 0.25
@@ -87,8 +89,11 @@ def perturbed_step(engine: Engine, model: Classifier, batch: Batch, layer: int, 
         prepared = engine.prepare(model, batch, window)
         start = torch.zeros(len(batch), window, model.width, dtype=model.dtype, device=model.device)
         delta = prepared.ascend(Edits(), layer, None, start, batch.labels, ball, steps=steps, step_size=0.2)
-        for edits in (Edits(), Edits().perturbed(layer, delta)):
-            F.cross_entropy(prepared.training_logits(edits)[0], batch.labels).backward()
+        for number, losses in enumerate(clean_and_adversarial(prepared, batch, layer, delta, 1.0)):
+            losses.total.backward()
+            if number == 0:
+                own_gradients(model.parameters())
+            del losses
         model.zero_grad(set_to_none=True)
 
     return step

@@ -150,7 +150,8 @@ def _restore_random(state: Mapping[str, Any]) -> None:
 
 
 def own_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Copy gradients to memory of their own: a captured backward pass gives the same memory each time."""
+    """Copy gradients to memory of their own: a captured backward pass gives the same memory each time, into which
+    graphs captured earlier may write."""
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad = parameter.grad.clone()
@@ -237,16 +238,19 @@ def train(
                 save(step)
             values: dict[str, float] = {}
             with FlopMeter() if step == 0 else nullcontext() as meter:
-                passes = 0
+                shared = True
                 for part in range(accumulate):
-                    for losses in in_turn(losses_at(step * accumulate + part)):
+                    given = losses_at(step * accumulate + part)
+                    several, turns = accumulate > 1 or not isinstance(given, Losses), in_turn(given)
+                    del given
+                    for losses in turns:
                         value = losses.total.item()
                         if not math.isfinite(value):
                             fail("loss", value, step, [part])
-                        passes += 1
-                        if passes == 2:
-                            own_gradients(parameters.values())
                         (losses.total / accumulate).backward()
+                        if several and shared:
+                            own_gradients(parameters.values())
+                            shared = False
                         for name, item in {"loss": value, **losses.values}.items():
                             values[name] = values.get(name, 0.0) + item / accumulate
                         flop_tokens += losses.tokens if step == 0 else 0

@@ -214,7 +214,7 @@ def test_the_training_loop_goes_from_an_eager_first_step_to_captured_ones(precis
         model = classifier("llama", torch.float32).requires_grad_(True)
 
         def losses_at(step: int, model=model, engine=engine) -> Losses:
-            batch = batch_at(step, (64, 128))  # no padding: both engines run the same kernels
+            batch = batch_at(step, (64, 128, 192))  # no padding: both engines run the same kernels
             (logits,) = engine.prepare(model, batch, 1).training_logits(Edits())
             return Losses(F.cross_entropy(logits, batch.labels), batch.tokens.numel())
 

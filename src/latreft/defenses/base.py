@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from latreft.batches import Batches, steps_of
 from latreft.engine.interface import Engine, Prepared
 from latreft.interventions.edits import Edits
-from latreft.models.batch import Example
+from latreft.models.batch import Batch, Example
 from latreft.models.classifier import Classifier
 from latreft.models.tokenisation import TextTokenizer
 from latreft.settings import Settings
@@ -115,14 +115,17 @@ class Trained:
 
 
 def clean_and_adversarial(
-    prepared: Prepared, attacked: Edits, labels: Tensor, lambda_adv: float, tokens: int
+    prepared: Prepared, batch: Batch, layer: int, delta: Tensor, lambda_adv: float
 ) -> Iterator[Losses]:
-    """L_clean, then λ L_adv of the texts under ``attacked``, in full passes; the ``tokens`` of a step count once."""
+    """L_clean, then λ L_adv of the texts perturbed by ``delta`` at ``layer``, in full passes; tokens count once.
 
-    def loss_of(name: str, edits: Edits, weight: float, tokens: int) -> Losses:
-        (logits,) = prepared.training_logits(edits)
-        loss = F.cross_entropy(logits, labels)
+    The clean pass is that of a perturbation of 0: where passes are captured, one graph serves both.
+    """
+
+    def loss_of(name: str, perturbation: Tensor, weight: float, tokens: int) -> Losses:
+        (logits,) = prepared.training_logits(Edits().perturbed(layer, perturbation))
+        loss = F.cross_entropy(logits, batch.labels)
         return Losses(weight * loss, tokens, {name: loss.item()})
 
-    yield loss_of("clean", Edits(), 1.0, tokens)
-    yield loss_of("adversarial", attacked, lambda_adv, 0)
+    yield loss_of("clean", torch.zeros_like(delta), 1.0, batch.tokens.numel())
+    yield loss_of("adversarial", delta, lambda_adv, 0)

@@ -62,8 +62,8 @@ def train(run: Training, settings: Settings) -> Trained:
         delta = engine.prepare(attacked(), batch, batch.length).ascend(
             Edits(), 0, None, start, batch.labels, ball, steps=settings.steps, step_size=settings.step_size
         )
-        prepared, perturbed = engine.prepare(model, batch, batch.length), Edits().perturbed(0, delta)
-        return clean_and_adversarial(prepared, perturbed, batch.labels, settings.lambda_adv, batch.tokens.numel())
+        prepared = engine.prepare(model, batch, batch.length)
+        return clean_and_adversarial(prepared, batch, 0, delta, settings.lambda_adv)
 
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=settings.learning_rate, weight_decay=settings.weight_decay)

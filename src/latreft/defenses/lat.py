@@ -50,8 +50,7 @@ def train(run: Training, settings: Settings) -> Trained:
             steps=settings.steps,
             step_size=settings.step_share * settings.epsilon,
         )
-        attacked = Edits().perturbed(settings.attack_layer, delta)
-        return clean_and_adversarial(prepared, attacked, batch.labels, settings.lambda_adv, batch.tokens.numel())
+        return clean_and_adversarial(prepared, batch, settings.attack_layer, delta, settings.lambda_adv)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     summary = run.fit(model, optimizer, losses_at, settings, batches)

@@ -27,7 +27,7 @@ class ReuseEngine:
 
     ``capture`` False keeps every pass eager. ``compiled`` has the blocks of prefix and window passes compiled, which
     fuses their many small kernels; it takes a minute a job and a family of shapes, and pays on long trainings.
-    ``"inner"`` compiles a training's prefix passes and steps of PGD alone.
+    ``"inner"`` compiles prefix passes of prepared batches and steps of PGD alone, nothing of an attack.
     """
 
     name = "reuse"

@@ -31,7 +31,10 @@ def _save_base(base: Any, tokenizer: Any, folder: Path, dtype: str | None = None
     """
     folder.mkdir(parents=True, exist_ok=True)
     stored = DTYPES[dtype] if dtype else None
-    tensors = {name: tensor.detach().to("cpu", stored).contiguous() for name, tensor in base.state_dict().items()}
+    tensors = {
+        name: tensor.detach().to("cpu", stored if tensor.is_floating_point() else None).contiguous()
+        for name, tensor in base.state_dict().items()
+    }
     with atomic(folder / "model.safetensors") as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
     base.config.architectures = [type(base).__name__]

@@ -264,6 +264,20 @@ def test_with_accumulation_the_failing_step_and_its_own_examples_are_named():
         toy.train(4, accumulate=3, names_at=lambda step: [f"x{step}"])
 
 
+def test_a_later_loss_of_a_step_that_is_not_finite_ends_the_training_before_its_weights_move():
+    toy = Toy(noise=0)
+    own, before = toy.losses_at, weights(toy)
+
+    def losses_at(step):
+        yield own(step)
+        yield Losses(own(step).total * float("nan"), 0)
+
+    toy.losses_at = losses_at
+    with pytest.raises(TrainingFailed, match="the loss is nan at step 1 of 4, examples x0; last good state: no"):
+        toy.train(4, names_at=lambda step: [f"x{step}"])
+    assert torch.equal(weights(toy), before)
+
+
 def test_sigterm_saves_and_exits_and_the_next_run_goes_on(tmp_path):
     whole = Toy(noise=0)
     whole.train()
@@ -331,6 +345,41 @@ def test_accumulating_outlives_a_backward_pass_that_reuses_its_memory():
     for one in (plain, reusing):
         one.train(4, accumulate=3)
     torch.testing.assert_close(weights(reusing), weights(plain), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_gradients_outlive_a_later_forward_pass_that_writes_where_they_lie(in_turn):
+    """Captured passes share their memory: an older one's activations may lie where a newer one's gradients are."""
+    weight = torch.nn.Linear(3, 1, bias=False)
+    arena = torch.zeros(2, 1, 3)
+    seen = []
+
+    class Pass(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, parameter, inputs, older):
+            ctx.older = older
+            ctx.save_for_backward(inputs)
+            if older:
+                arena[0].fill_(777)
+            return (parameter * inputs).sum()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            place = arena[1 if ctx.older else 0]
+            place.copy_(gradient * ctx.saved_tensors[0])
+            return place.detach(), None, None
+
+    def one_pass(number):
+        return Losses(Pass.apply(weight.weight, torch.full((1, 3), 1.0 + number), number % 2 == 1), 1)
+
+    def losses_at(number):
+        return (one_pass(2 * number + part) for part in range(2)) if in_turn else one_pass(number)
+
+    optimizer = torch.optim.SGD(weight.parameters(), lr=0.0)
+    optimizer.register_step_pre_hook(lambda *_: seen.append(weight.weight.grad.clone()))
+    train(weight, optimizer, losses_at, 2, accumulate=1 if in_turn else 2)
+    share = 1.0 if in_turn else 0.5
+    assert [gradient[0, 0].item() for gradient in seen] == [share * (1 + 2), share * (3 + 4)]
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
