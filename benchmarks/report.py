@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -93,15 +94,6 @@ def ratio(slow: pd.Series, fast: pd.Series, digits: int = 1) -> str:
     return f"{slow['ms_median'] / fast['ms_median']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-PRICE = (
-    "The same step with deterministic kernels and with any, each in a run of its own; their ratio is the price, and what "
-    "two runs differ by."
-)
-UNCAPTURED = (
-    "What reuse saves where it is run as full passes are, eagerly, kernel by kernel. Where a GPU waits for launches, a step "
-    "with reuse has as many to wait for."
-)
-
 Pair = tuple[pd.Series | None, pd.Series | None]
 
 
@@ -111,6 +103,14 @@ def by_engine(frame: pd.DataFrame, key: list[str]) -> Iterator[Pair]:
         slow = [row for _, row in group[group["engine"] == "reference"].iterrows()]
         fast = [row for _, row in group[group["engine"] == "reuse"].sort_values("compiled").iterrows()]
         yield from ((slow[0] if slow else None, row) for row in fast or [None])
+
+
+def beside(frame: pd.DataFrame, key: list[str], column: str, *values: Any) -> Iterator[list[pd.Series]]:
+    """Of every ``key``, a row for each of ``values`` of ``column``, where it has them all."""
+    for _, group in frame.groupby(key):
+        found = [group[group[column] == value] for value in values]
+        if all(len(rows) for rows in found):
+            yield [rows.iloc[0] for rows in found]
 
 
 def either(pair: Pair) -> pd.Series:
@@ -141,7 +141,11 @@ def times(pair: Pair) -> str:
 
 
 def compiled(row: pd.Series | None) -> str:
-    return NONE if row is None else "yes" if row["compiled"] else "no"
+    return NONE if row is None else yes_or_no(row["compiled"])
+
+
+def yes_or_no(flag: bool) -> str:
+    return "yes" if flag else "no"
 
 
 def steps(costs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
@@ -188,12 +192,10 @@ def price(costs: pd.DataFrame) -> pd.DataFrame:
     """What was run with deterministic kernels and with any."""
     key = ["model", "method", "engine", "surrogate", "batch", "compiled"]
     rows = []
-    for place, group in costs.groupby(key):
-        if set(group["deterministic"]) == {True, False}:
-            strict, free = (group[group["deterministic"] == which].iloc[0] for which in (True, False))
-            named = {**dict(zip(key, place, strict=True)), "compiled": "yes" if strict["compiled"] else "no"}
-            strict_ms, free_ms = cells((strict, free), "ms_median", 1)
-            rows.append({**named, "deterministic, ms": strict_ms, "any, ms": free_ms, "ratio": ratio(strict, free, 2)})
+    for strict, free in beside(costs, key, "deterministic", True, False):
+        named = {**strict[key], "compiled": compiled(strict)}
+        strict_ms, free_ms = cells((strict, free), "ms_median", 1)
+        rows.append({**named, "deterministic, ms": strict_ms, "any, ms": free_ms, "ratio": ratio(strict, free, 2)})
     return pd.DataFrame(rows)
 
 
@@ -201,13 +203,10 @@ def uncaptured(costs: pd.DataFrame) -> pd.DataFrame:
     """Eager passes of reuse beside the full passes of the same run."""
     key = ["model", "method", "surrogate", "batch", "deterministic"]
     rows = []
-    for place, group in costs.groupby(key):
-        both = [group[group["engine"] == engine] for engine in ("reference", "reuse_eager")]
-        if all(len(found) for found in both):
-            slow, fast = (found.iloc[0] for found in both)
-            named = {**dict(zip(key, place, strict=True)), "deterministic": "yes" if slow["deterministic"] else "no"}
-            full_ms, eager_ms = cells((slow, fast), "ms_median", 0)
-            rows.append({**named, "full passes, ms": full_ms, "reuse eager, ms": eager_ms, "ratio": ratio(slow, fast)})
+    for slow, fast in beside(costs, key, "engine", "reference", "reuse_eager"):
+        named = {**slow[key], "deterministic": yes_or_no(slow["deterministic"])}
+        full_ms, eager_ms = cells((slow, fast), "ms_median", 0)
+        rows.append({**named, "full passes, ms": full_ms, "reuse eager, ms": eager_ms, "ratio": ratio(slow, fast)})
     return pd.DataFrame(rows)
 
 
@@ -251,9 +250,19 @@ def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame, 
         markdown_table(attacks(attack_costs), 2),
     ]
     if len(prices := price(costs)):
-        parts += ["## The price of determinism", PRICE, markdown_table(prices, 4)]
+        parts += [
+            "## The price of determinism",
+            "The same step with deterministic kernels and with any, each in a run of its own; their ratio is the price, and "
+            "what two runs differ by.",
+            markdown_table(prices, 4),
+        ]
     if len(eager := uncaptured(costs)):
-        parts += ["## Reuse without capturing", UNCAPTURED, markdown_table(eager, 4)]
+        parts += [
+            "## Reuse without capturing",
+            "What reuse saves where it is run as full passes are, eagerly, kernel by kernel. Where a GPU waits for launches, "
+            "a step with reuse has as many to wait for.",
+            markdown_table(eager, 4),
+        ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -113,12 +113,14 @@ class Losses:
     values: dict[str, float] = field(default_factory=dict)
 
 
-def in_turn(losses: Losses | Iterator[Losses]) -> Iterator[Losses]:
-    """The losses of a step, one or several."""
+def in_turn(losses: Losses | Iterator[Losses]) -> Iterator[tuple[Losses, bool]]:
+    """The losses of a step, each with whether it may be one of several."""
     if isinstance(losses, Losses):
-        yield losses
+        yield losses, False
     else:
-        yield from losses
+        for one in losses:
+            yield one, True
+            del one  # before the next is made
 
 
 @dataclass(frozen=True)
@@ -238,19 +240,14 @@ def train(
                 save(step)
             values: dict[str, float] = {}
             with FlopMeter() if step == 0 else nullcontext() as meter:
-                shared = True
                 for part in range(accumulate):
-                    given = losses_at(step * accumulate + part)
-                    several, turns = accumulate > 1 or not isinstance(given, Losses), in_turn(given)
-                    del given
-                    for losses in turns:
+                    for losses, several in in_turn(losses_at(step * accumulate + part)):
                         value = losses.total.item()
                         if not math.isfinite(value):
                             fail("loss", value, step, [part])
                         (losses.total / accumulate).backward()
-                        if several and shared:
+                        if not values and (several or accumulate > 1):  # the first, with others behind it
                             own_gradients(parameters.values())
-                            shared = False
                         for name, item in {"loss": value, **losses.values}.items():
                             values[name] = values.get(name, 0.0) + item / accumulate
                         flop_tokens += losses.tokens if step == 0 else 0

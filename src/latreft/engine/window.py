@@ -21,14 +21,14 @@ from latreft.models.classifier import Classifier, Edit
 
 Compiled = Literal[True, False, "inner"]
 """Which passes' blocks are compiled: those over prefixes and windows and captured steps of PGD over whole texts; none;
-or those of a training that ask for no gradient of weights, prefix passes and steps of PGD."""
+or prefix passes of prepared batches and steps of PGD, which ask for no gradient of weights."""
 
 
 class Compiler:
     """Compiles the forward of decoder blocks: one for all blocks of a model, whatever their weights.
 
-    With ``inner_only`` it is used for a training's prefix passes and steps of PGD alone: most of the gain for a part of the
-    compiling.
+    With ``inner_only`` it is used for prefix passes of prepared batches and steps of PGD alone: most of what a training
+    runs, for a part of the compiling.
     """
 
     def __init__(self, inner_only: bool = False) -> None:
@@ -73,8 +73,8 @@ class Tools:
 
     @contextmanager
     def compiling(self, model: Classifier, *, inner: bool = False) -> Iterator[Classifier]:
-        """Within the context the model's blocks run compiled, where a compiler serves such passes (``inner``: a training's
-        that ask for no gradient of weights)."""
+        """Within the context the model's blocks run compiled, where a compiler serves such passes (``inner``: prefix
+        passes of prepared batches and steps of PGD)."""
         if self.compiler is None or not self.compiler.serves(model, inner):
             yield model
             return

@@ -9,7 +9,6 @@ from unit.defenses.arms import arm, fresh, settings
 
 from latreft.defenses import base, cat, lat
 from latreft.engine.reference import FullPrepared
-from latreft.training import in_turn
 
 STEP = 1
 
@@ -28,7 +27,7 @@ def own_step(monkeypatch, run, method, chosen):
 
     def instead(trained, _optimizer, losses_at, *_args, **_kwargs):
         caught["trained"], caught["losses"] = trained, []
-        for losses in in_turn(losses_at(STEP)):
+        for losses in losses_at(STEP):
             losses.total.backward()
             caught["losses"].append(losses)
         raise Stop
