@@ -83,22 +83,28 @@ def interleaved(
     warm_ups: int = 2,
     flops: bool = True,
 ) -> dict[Any, Timing]:
-    """Time each run ``repeats`` times after warm-up, in turn: one of each, then again, so that drift hits all alike."""
+    """Time each run ``repeats`` times after warm-up, in turn: one of each, then again, so that drift hits all alike.
+
+    A run's peak memory is without what the runs before it keep.
+    """
     peaks, counts, times = {}, {}, {key: list[float]() for key in runs}
+    gpu = device.type == "cuda"
+    before = torch.cuda.memory_allocated() if gpu else 0
     for key, run in runs.items():
-        if device.type == "cuda":
+        if gpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
+            kept = torch.cuda.memory_allocated() - before
         for _ in range(warm_ups):
             run()
         _synchronize(device)
-        peaks[key] = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else float("nan")
+        peaks[key] = (torch.cuda.max_memory_allocated() - kept) / 2**30 if gpu else float("nan")
         counts[key] = 0
         if flops:
             with FlopMeter() as meter:
                 run()
             counts[key] = meter.flops
-        if device.type == "cuda":
+        if gpu:
             torch.cuda.empty_cache()
     for _ in range(repeats):
         for key, run in runs.items():

@@ -4,7 +4,8 @@
 
 Random weights in the exact public shapes, bfloat16. A step is its passes, forward and backward; the optimiser's update
 of all weights (fine-tuning, LAT) is left out for every method alike. Rows that are measured anew replace their old ones
-in the file. ``--free`` measures without deterministic kernels: the price of determinism is the ratio of the two.
+in the file. ``--free`` measures LAT-ReFT without a surrogate by any kernels, too, beside deterministic ones: their ratio is the
+price of determinism.
 """
 
 from __future__ import annotations
@@ -118,7 +119,25 @@ def limit_ms(name: str, size: int, tokens: int, rate: float, bytes_per_second: f
     return 1e3 * (arithmetic + 2 * (K + 1) * above / bytes_per_second)
 
 
-Runs = dict[tuple[str, str], Step]
+@dataclass(frozen=True)
+class Way:
+    """How a step is run: by which engine, with which surrogate, by deterministic kernels only or by any."""
+
+    engine: str
+    surrogate: str = "none"
+    deterministic: bool = True
+
+    def of(self, step: Step) -> Step:
+        """``step``, run this way."""
+
+        def run() -> object:
+            deterministic(self.deterministic)
+            return step()
+
+        return run
+
+
+Runs = dict[Way, Step]
 KEY = ["device", "model", "method", "engine", "surrogate", "batch", "tokens", "window", "compiled", "deterministic"]
 
 
@@ -146,16 +165,18 @@ class Bench:
         """Time ``runs`` in turn and write their rows; where one does not fit the memory, none is written. ``compiles``:
         whether passes of reuse are among those that can be compiled."""
         try:
-            timings = interleaved(runs, self.device, repeats=self.args.repeats)
+            timings = interleaved(
+                {way: way.of(step) for way, step in runs.items()}, self.device, repeats=self.args.repeats
+            )
         except torch.OutOfMemoryError as error:
             print(f"{self.name}, {method}, batch {size}: out of memory ({str(error)[:80]})", flush=True)
             return
         rows = []
-        for (engine, surrogate), timing in timings.items():
+        for way, timing in timings.items():
             row = {"device": device_name(self.device), "torch": torch.__version__, "model": self.name, "method": method}
-            row |= {"engine": engine, "surrogate": surrogate, "batch": size, "tokens": self.args.tokens}
-            row |= {"window": self.args.window, "compiled": self.args.compiled and engine == "reuse" and compiles}
-            row |= {"deterministic": not self.args.free}
+            row |= {"engine": way.engine, "surrogate": way.surrogate, "batch": size, "tokens": self.args.tokens}
+            row |= {"window": self.args.window, "compiled": self.args.compiled and way.engine == "reuse" and compiles}
+            row |= {"deterministic": way.deterministic}
             rows.append(row | timing.columns())
             print(rows[-1], flush=True)
         write_text(self.args.out, merged(self.args.out, rows, KEY))
@@ -176,10 +197,15 @@ class Bench:
         """One step by each engine; nothing of it outlives the runs."""
         batch = self.batch(size)
         pruned = self.model if surrogate == "none" else self.surrogate()
+        compared = size == self.args.batch[0]
+        kernels = (True, False) if self.args.free and compared and surrogate == "none" else (True,)
         return {
-            (label, surrogate): lat_reft_step(engine, self.model, batch, self.name, self.args.window, surrogate, pruned)
+            Way(label, surrogate, strict): lat_reft_step(
+                engine, self.model, batch, self.name, self.args.window, surrogate, pruned
+            )
+            for strict in kernels
             for label, engine in self.engines(eager=surrogate == "none").items()
-            if label == "reuse" or size == self.args.batch[0]
+            if label == "reuse" or compared
         }
 
     def lat(self) -> None:
@@ -188,7 +214,7 @@ class Bench:
         size = self.args.batch[0]
         layer = layers_of(self.name)[0]
         runs: Runs = {
-            (label, "none"): perturbed_step(engine, self.model, self.batch(size), layer, self.args.window, K)
+            Way(label): perturbed_step(engine, self.model, self.batch(size), layer, self.args.window, K)
             for label, engine in self.engines().items()
         }
         self.record("lat", size, runs, compiles=True)
@@ -205,7 +231,7 @@ class Bench:
         self.model.requires_grad_(True)
         size = self.args.batch[0]
         runs: Runs = {
-            (label, "none"): finetune_step(engine, self.model, self.batch(size))
+            Way(label): finetune_step(engine, self.model, self.batch(size))
             for label, engine in self._whole(size).items()
         }
         self.record("finetune", size, runs, compiles=False)
@@ -217,7 +243,7 @@ class Bench:
         add_lora(self.model, rank=16, alpha=32, seed=0)
         size = self.args.batch[0]
         runs: Runs = {
-            (label, "none"): perturbed_step(engine, self.model, self.batch(size), 0, self.args.tokens, 10)
+            Way(label): perturbed_step(engine, self.model, self.batch(size), 0, self.args.tokens, 10)
             for label, engine in self._whole(size).items()
         }
         self.record("cat", size, runs, compiles=False)
@@ -247,7 +273,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--compiled", action="store_true", help="compile the blocks of the reuse engine's passes")
-    parser.add_argument("--free", action="store_true", help="let torch choose kernels that are not deterministic")
+    parser.add_argument("--free", action="store_true", help="measure kernels that are not deterministic, too")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--surrogates", nargs="+", default=list(SURROGATES), choices=SURROGATES)
     parser.add_argument(
@@ -257,7 +283,7 @@ def main() -> None:
     if args.window > args.tokens:
         parser.error(f"--window is {args.window}, longer than the text; --tokens is {args.tokens}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    deterministic(not args.free)
+    deterministic()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     scale = (8192, 4.0) if device.type == "cuda" else (256, 0.01)
     rate, read = matrix_rate(device, dtype, scale[0]), bandwidth(device, scale[1])

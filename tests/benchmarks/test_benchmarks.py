@@ -69,6 +69,8 @@ def test_step_costs_of_both_engines_and_their_figure(tmp_path):
     run("step_cost.py", "--models", "tiny-llama", "--batch", 2, "--tokens", 24, "--window", 6, "--repeats", 1, "--free",
         "--methods", "lat_reft", "lat", "--out", out)  # fmt: skip
     more = pd.read_csv(out)
+    both = {method: set(more[more["method"] == method]["deterministic"]) for method in ("lat_reft", "lat")}
+    assert both == {"lat_reft": {True, False}, "lat": {True}}
     compiled = more[(more["engine"] == "reuse") & more["deterministic"]].assign(compiled=True)
     pd.concat([more, compiled]).to_csv(out, index=False)
     run("report.py", "--folder", tmp_path)
