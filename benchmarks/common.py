@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -89,6 +90,7 @@ def interleaved(
     """
     peaks, counts, times = {}, {}, {key: list[float]() for key in runs}
     gpu = device.type == "cuda"
+    gc.collect()  # what an earlier call captured lies in cycles
     before = torch.cuda.memory_allocated() if gpu else 0
     for key, run in runs.items():
         if gpu:

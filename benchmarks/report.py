@@ -252,8 +252,7 @@ def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame, 
     if len(prices := price(costs)):
         parts += [
             "## The price of determinism",
-            "The same step with deterministic kernels and with any, each in a run of its own; their ratio is the price, and "
-            "what two runs differ by.",
+            "The same step with deterministic kernels and with any, in turn; their ratio is the price.",
             markdown_table(prices, 4),
         ]
     if len(eager := uncaptured(costs)):
