@@ -7,7 +7,7 @@ Arms with equal settings are one arm, whichever targets ask for them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
@@ -149,7 +149,14 @@ class Plan:
 
     def cells(self, target: str) -> list[Cell]:
         """All that ``target`` shows, in the order in which it is shown; swept seeds are separate cells."""
-        return [cell for group in self.target(target).groups for cell in self._expand(group, f"{self.where}: {target}")]
+        where, cells, searched = f"{self.where}: {target}", list[Cell](), list[Cell]()
+        for group in self.target(target).groups:
+            expanded = list(self._expand(group, where))
+            cells += expanded
+            searched += expanded if group.spelled_out else []
+        _check_labels(cells, where)
+        _check_search(searched, where)
+        return cells
 
     def arms(self, target: str) -> list[Arm]:
         """The arms of ``target``, each once."""
@@ -245,6 +252,33 @@ class Plan:
                 f"{where}: the arm {name!r} cannot be a path; use letters, digits, '.' and '_' in values"
             )
         return Arm(dataset, model, method, name, seed, differing)
+
+
+def _check_labels(cells: Iterable[Cell], where: str) -> None:
+    """A label of a panel must not stand for two arms of one data set and model."""
+    arms: dict[tuple[str, ...], str] = {}
+    for cell in cells:
+        arm = cell.arm
+        first = arms.setdefault((cell.panel, cell.label, arm.dataset, arm.model), arm.name)
+        if first != arm.name:
+            raise SettingsError(
+                f"{where}: panel {cell.panel!r} shows two arms as {cell.label!r} ({arm.dataset}, {arm.model}): {first} and "
+                f"{arm.name}; give them different labels"
+            )
+
+
+def _check_search(cells: Iterable[Cell], where: str) -> None:
+    """The arms of a search must name the same settings of a method: what one leaves to the scale would change with it."""
+    named: dict[str, tuple[str, ...]] = {}
+    for cell in cells:
+        arm = cell.arm
+        keys = tuple(key for key, _ in arm.changes)
+        first = named.setdefault(arm.method, keys)
+        if first != keys:
+            raise SettingsError(
+                f"{where}: of two {arm.method} arms one says {', '.join(first) or 'nothing'}, the other "
+                f"{', '.join(keys) or 'nothing'}; with spelled_out all of a method's arms must say the same settings"
+            )
 
 
 def in_a_path(value: Any) -> str:

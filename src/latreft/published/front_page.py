@@ -29,9 +29,9 @@ def markers(scale: str) -> tuple[str, str]:
 
 
 def update(root: Path, scale: str) -> None:
-    """Put the published main table of ``scale`` into README, where README has a place for it."""
+    """Put the published main table of ``scale`` into README, where there is one and README has a place for it."""
     page = (root / "README.md").read_text(encoding="utf-8")
-    if markers(scale)[0] not in page:
+    if markers(scale)[0] not in page or not (root / "published" / scale / "tables" / FILE).is_file():
         return
     own = load_plans(root, {"scale": scale})[scale].scale
     model = own.settings.main_model

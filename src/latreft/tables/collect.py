@@ -38,22 +38,11 @@ OWN_DENOMINATOR = ("asr_of_correct", "flips_0_to_1", "flips_1_to_0")
 
 
 def normal_cells(cells: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Cells with defaults filled in (a bare data set and model is a clean classifier), each once, in order.
-
-    Raises ``ValueError`` where one label of a panel stands for two arms of the same data set and model.
-    """
+    """Cells with defaults filled in (a bare data set and model is a clean classifier), each once, in order."""
     normal: list[dict[str, Any]] = []
-    arms: dict[tuple[str, ...], str] = {}
     for given in cells:
         cell = CELL_DEFAULTS | dict(given)
         cell = {"label": cell["method"]} | cell | {"attacks": tuple(cell["attacks"])}
-        shown = (cell["panel"], cell["label"], cell["dataset"], cell["model"])
-        arm = arms.setdefault(shown, cell["arm"])
-        if arm != cell["arm"]:
-            raise ValueError(
-                f"panel {cell['panel']!r} shows two arms as {cell['label']!r} ({cell['dataset']}, {cell['model']}): "
-                f"{arm} and {cell['arm']}; give them different labels in config/experiments.yaml"
-            )
         if cell not in normal:
             normal.append(cell)
     return normal

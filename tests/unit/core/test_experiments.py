@@ -81,6 +81,23 @@ def test_a_search_names_its_arms_after_every_value(tmp_path):
     assert names(before, "sweep")[:4] == names(after, "sweep")[:4]
 
 
+def test_a_searchs_arms_say_the_same_settings(tmp_path):
+    """What an arm leaves to the scale would change when another arm's value becomes the scale's."""
+    arms = ["lat_reft", {"method": "lat_reft", "rank": 3, "label": "small"}]
+    searched = changed(EXPERIMENTS, f"{GROUP}.arms", arms)
+    plan(tmp_path, searched)
+    with pytest.raises(
+        SettingsError, match="main: of two lat_reft arms one says nothing, the other rank; with spelled"
+    ):
+        plan(tmp_path, changed(searched, f"{GROUP}.spelled_out", True))
+
+
+def test_one_label_for_two_arms_is_refused(tmp_path):
+    arms = [{"method": "lat_reft", "label": "a"}, {"method": "lat_reft", "window": 1, "label": "a"}]
+    with pytest.raises(SettingsError, match="main: panel '.*' shows two arms as 'a' .*lat_reft and lat_reft__window_1"):
+        plan(tmp_path, changed(EXPERIMENTS, f"{GROUP}.arms", arms))
+
+
 def test_a_target_of_other_scales_is_not_offered(tmp_path):
     toy = plan(tmp_path, changed(EXPERIMENTS, "figures.sweep.scales", ["elsewhere"]))
     assert "sweep" not in dict(toy.targets())

@@ -7,7 +7,7 @@ from statsmodels.stats.proportion import proportion_confint
 from unit.tables.synthetic_records import Runs, cell, costs, write_manifest
 
 from latreft.records import Metric, long_form, rate
-from latreft.tables.collect import COSTS, POOLED, TIDY, check_records, collect, normal_cells, pool_seeds, sizes
+from latreft.tables.collect import COSTS, POOLED, TIDY, check_records, collect, pool_seeds, sizes
 from latreft.tables.context import read_records
 
 
@@ -96,12 +96,6 @@ def test_two_different_records_of_one_run_are_refused_and_copies_are_not(runs, t
     copy.attack(own, "gcg", 0.4)
     with pytest.raises(ValueError, match="2 different records of one run: small imdb pythia_1.4b lat_reft"):
         collect([own], frame_of(runs))
-
-
-def test_one_label_for_two_arms_is_refused():
-    cells = [cell("lat_reft", label="a", arm="lat_reft__window_1"), cell("lat_reft", label="a", arm="lat_reft")]
-    with pytest.raises(ValueError, match="shows two arms as 'a'.*lat_reft__window_1 and lat_reft"):
-        normal_cells(cells)
 
 
 def test_one_arm_may_stand_under_two_labels(runs):
