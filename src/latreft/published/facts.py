@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from latreft.experiments import Plan
+from latreft.published import folder
 from latreft.published.rates import Checked
+from latreft.published.spent import by_part, seconds
 from latreft.records import RunRecord
 from latreft.tables.render import markdown_table
 
@@ -44,6 +46,8 @@ class Facts:
             table(("", ""), self._overview()),
             "Seconds are wall clock of the jobs, by their records. Evaluations of clean classifiers are not in them.",
             table(("rule", "device", "runs", "seconds", "hours"), self._seconds(), lead=2),
+            f"The same by part of the sweep; `{folder.SECONDS}` has them by arm. Arms of the search belong to no seed here.",
+            table(("part", "runs", "seconds", "minutes"), self._parts(), lead=1),
             f"Of {self.checked.runs:,} files of per-example outcomes, {self.checked.same_hash:,} have the SHA-256 that "
             f"their record names. {self.checked.metrics:,} metrics were recomputed from them and agree with the records.",
             f"To rebuild tables and figures from this folder: `make redraw SCALE={scale}`. To recompute the rates: "
@@ -106,10 +110,11 @@ class Facts:
         every = [value for runs in spent.values() for value in runs]
         return [*rows, ("all", "", f"{len(every):,}", f"{sum(every):,.0f}", f"{sum(every) / 3600:.2f}")]
 
-
-def seconds(cost: Mapping[str, float]) -> float:
-    """Wall clock of a run. A resumed job's ``seconds`` are of its last part, its ``training_seconds`` of all."""
-    return max(float(cost.get("seconds", 0)), float(cost.get("training_seconds", 0)))
+    def _parts(self) -> list[tuple[str, ...]]:
+        return [
+            (part, f"{len(runs):,}", f"{sum(runs):,.0f}", f"{sum(runs) / 60:.0f}")
+            for part, runs in by_part(self.plan, self.records).items()
+        ]
 
 
 def counted(values: Iterable[str]) -> str:

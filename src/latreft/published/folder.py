@@ -12,6 +12,7 @@ from latreft.plans import Plans, classifier_records, scored
 README = "README.md"
 RECORDS = "records.jsonl"
 RECORDS_CSV = "records.csv"
+SECONDS = "seconds.csv"
 ACCURACY_OUTCOMES = "outcomes_accuracy.parquet"
 ATTACK_OUTCOMES = "outcomes_attacks.parquet"
 MANIFESTS = "manifests"
@@ -21,7 +22,7 @@ TABLES = "tables"
 FIGURES = "figures"
 CLAIMS = ("claims.csv", "claims.md", "claims.tex")
 OWN = (
-    README, RECORDS, RECORDS_CSV, ACCURACY_OUTCOMES, ATTACK_OUTCOMES, MANIFESTS, SCORES, CONFIG, TABLES, FIGURES, *CLAIMS,
+    README, RECORDS, RECORDS_CSV, SECONDS, ACCURACY_OUTCOMES, ATTACK_OUTCOMES, MANIFESTS, SCORES, CONFIG, TABLES, FIGURES, *CLAIMS,
 )  # fmt: skip
 """Everything in a published folder that is written by ``tools/publish.py``; other files there are left alone."""
 WITH_OUTCOMES = ("finetune.json", "accuracy.json", "attack_*.json")

@@ -22,6 +22,7 @@ from latreft.published.facts import Facts, page
 from latreft.published.outcomes import pack
 from latreft.published.rates import check_rates
 from latreft.published.restore import write_lines
+from latreft.published.spent import by_arm
 from latreft.records import RunRecord, read_record
 from latreft.tables.context import check_inputs
 
@@ -52,6 +53,7 @@ def publish(root: Path, scale: str, results: Path, out: Path, partial: bool = Fa
     checked = check_rates(source, found.records)
     with replaced(out / scale) as stage:
         write_evidence(source, found, stage)
+        write_text(stage / folder.SECONDS, by_arm(records.values()).to_csv(index=False, lineterminator="\n"))
         write_config(root, plans, scale, stage / folder.CONFIG)
         unbuilt = write_shown(root, plans, scale, source, found, stage)
         facts = Facts(plans.by_scale[scale], list(records.values()), checked, missing, unbuilt).text()

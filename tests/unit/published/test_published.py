@@ -12,7 +12,7 @@ from latreft.attacks.base import recompute
 from latreft.evaluation import accuracy_metrics
 from latreft.files import sha256, write_json
 from latreft.per_example import Run
-from latreft.published.facts import BEGIN, END, counted, page, seconds
+from latreft.published.facts import BEGIN, END, counted, page
 from latreft.published.outcomes import pack, unpack
 from latreft.published.publish import replaced
 from latreft.published.rates import check_rates
@@ -229,10 +229,6 @@ def test_text_around_the_markers_is_kept() -> None:
 def test_a_page_without_its_markers_is_left_alone(broken: str) -> None:
     with pytest.raises(ValueError, match="published/small/README.md must have the lines"):
         page(broken, "small", "facts")
-
-
-def test_a_resumed_training_counts_all_of_its_parts() -> None:
-    assert seconds({"seconds": 5.0, "training_seconds": 60.0}) == 60.0 and seconds({"seconds": 5.0}) == 5.0
 
 
 def test_several_devices_are_told_with_their_runs() -> None:

@@ -1,0 +1,45 @@
+"""What a published sweep took: the seconds of every arm's jobs, and their sums by part of the sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pandas as pd
+
+from latreft.experiments import Plan
+from latreft.records import RunRecord
+
+ARM = ["dataset", "model", "method", "arm", "seed", "device"]
+STEPS = {"train": "training", "accuracy": "accuracy", "attack": "attacks"}
+"""Kind of an arm's record → the column of its seconds."""
+
+
+def seconds(cost: Mapping[str, float]) -> float:
+    """Wall clock of a run. A resumed job's ``seconds`` are of its last part, its ``training_seconds`` of all."""
+    return max(float(cost.get("seconds", 0)), float(cost.get("training_seconds", 0)))
+
+
+def by_arm(records: Iterable[RunRecord]) -> pd.DataFrame:
+    """A row an arm, seed and device: seconds of training, of its accuracy and of all attacks on it, and their sum."""
+    rows = [
+        {**{key: getattr(r, key) for key in ("dataset", "method", "arm", "seed")}, "model": r.model.name,
+         "device": r.cost.get("device", "unknown"), "step": STEPS[r.kind], "seconds": seconds(r.cost)}
+        for r in records if r.kind in STEPS
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=[*ARM, "step", "seconds"])
+    sums = frame.pivot_table(index=ARM, columns="step", values="seconds", aggfunc="sum", fill_value=0.0)
+    sums = sums.reindex(columns=list(STEPS.values()), fill_value=0.0)
+    return sums.assign(total=sums.sum(axis=1)).round(3).reset_index().rename_axis(columns=None)
+
+
+def by_part(plan: Plan, records: Iterable[RunRecord]) -> dict[str, list[float]]:
+    """Seconds of the jobs for classifiers (scores and theorems included), for the search, and for the arms of each seed."""
+    spent: dict[str, list[float]] = {}
+    for record in records:
+        if record.kind in STEPS:
+            path = f"{record.dataset}/{record.model.name}/{record.arm}/seed{record.seed}"
+            searched = path in plan.all_arms and path not in plan.arms_of_known_accuracy
+            spent.setdefault("search" if searched else f"seed {record.seed}", []).append(seconds(record.cost))
+        elif record.kind in ("finetune", "scores", "theory"):
+            spent.setdefault("classifiers", []).append(seconds(record.cost))
+    return dict(sorted(spent.items()))
