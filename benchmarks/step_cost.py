@@ -191,6 +191,7 @@ class Bench:
         for size in self.args.batch:
             for surrogate in self.args.surrogates:
                 self.record("lat_reft", size, self.lat_reft_runs(size, surrogate), compiles=True)
+                gc.collect()  # before the next surrogate is made
 
     def lat_reft_runs(self, size: int, surrogate: str) -> Runs:
         """One step by each engine; nothing of it outlives the runs."""

@@ -28,14 +28,21 @@ def main() -> None:
     parser.add_argument("--there", nargs="*", default=[], metavar="PACKAGE", help="what it has, or can do without")
     parser.add_argument("--part-mb", type=int, default=1000, help="size of a part at most, in 10^6 bytes (1000)")
     given = parser.parse_args()
+    if given.part_mb < 1:
+        parser.error(f"--part-mb is {given.part_mb}; it must be 1 or more")
     plans = Plans(ROOT, load_plans(ROOT, {"scale": given.scale}))
-    full, bare = offline.wanted_packages(ROOT / "pyproject.toml", plans.by_scale[given.scale].scale)
+    plan = plans.by_scale[given.scale]
+    offline.check_sources(ROOT)
+    offline.check_data(plan, ROOT)
+    full, bare = offline.wanted_packages(ROOT / "pyproject.toml", plan.scale)
     results = RESULTS.format(scale=given.scale)
     targets = [f"{results}/{path}" for path in missing(plans, given.scale, ROOT / results)]
+    if not targets:
+        raise ValueError(f"nothing of {given.scale} is missing in {ROOT / results}: there is nothing to pack for")
     with tempfile.TemporaryDirectory() as temporary:
         packages = Path(temporary) / "packages"
         names = offline.needed(full, given.there, given.python)
-        offline.gather([*names, *(name for name in bare if name not in given.there)], given.python, packages)
+        offline.gather([*names, *offline.besides(bare, given.there)], given.python, packages)
         for part in offline.pack(ROOT, given.scale, packages, targets, given.folder.resolve(), given.part_mb * 10**6):
             print(f"{part}: {part.stat().st_size / 1e6:.1f} MB")
 

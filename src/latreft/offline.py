@@ -6,6 +6,7 @@ import importlib.metadata
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 import tomllib
@@ -18,11 +19,13 @@ from packaging.utils import canonicalize_name
 
 from latreft import artefacts
 from latreft.config import GgufModel, Scale
+from latreft.experiments import Plan
 from latreft.files import atomic, write_text
 
 PACKAGES = "packages"
 PROJECT = "latreft"
 TARGETS = "missing.txt"
+SOURCES = ("Snakefile", "config", "profiles", "resources", "src", "tools", "workflow")
 # pip matches the N of manylinux_2_N exactly.
 PLATFORMS = tuple(f"manylinux_2_{n}_x86_64" for n in (39, 35, 34, 31, 28, 27, 24, 17, 12, 5))
 
@@ -57,6 +60,12 @@ def needed(names: Iterable[str], there: Collection[str], python: str) -> list[st
     return sorted(found)
 
 
+def besides(names: Iterable[str], there: Collection[str]) -> list[str]:
+    """``names`` less what is ``there``, however either is spelled."""
+    known = {canonicalize_name(name) for name in there}
+    return [name for name in map(canonicalize_name, names) if name not in known]
+
+
 def _installed(name: str) -> importlib.metadata.Distribution:
     try:
         return importlib.metadata.distribution(name)
@@ -73,10 +82,11 @@ def gather(names: Iterable[str], python: str, into: Path) -> None:
     """
     into.mkdir(parents=True)
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    same = python == here and sysconfig.get_platform() == "linux-x86_64"
     fetched = []
     for name in names:
         distribution = _installed(name)
-        if python == here or "\nTag: py3-none-any" in f"\n{distribution.read_text('WHEEL')}":
+        if same or "\nTag: py3-none-any" in f"\n{distribution.read_text('WHEEL')}":
             _copy(distribution, into)
         else:
             fetched.append(f"{name}=={distribution.version}")
@@ -89,7 +99,11 @@ def gather(names: Iterable[str], python: str, into: Path) -> None:
 
 
 def _copy(distribution: importlib.metadata.Distribution, into: Path) -> None:
-    for file in distribution.files or []:
+    if distribution.files is None:
+        raise ValueError(
+            f"{distribution.name} was not installed by pip: what belongs to it is not recorded; install it anew"
+        )
+    for file in distribution.files:
         if ".." not in file.parts and "__pycache__" not in file.parts:  # commands, and what Python writes itself
             target = into / file
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -106,21 +120,32 @@ def _download(pinned: Iterable[str], python: str, into: Path) -> None:
         raise ValueError(f"no wheels for Python {python}: {' '.join(said) or done.stderr.strip()}")
 
 
+def check_sources(root: Path) -> None:
+    """Raise ``ValueError`` for a source that is not committed: what ran could not be told afterwards."""
+    new = _git(root, "ls-files", "--others", "--exclude-standard", "--", *SOURCES)
+    changed = _git(root, "diff", "--name-only", "HEAD")
+    for path in (new + changed).splitlines():
+        raise ValueError(f"{path}: not committed; commit what is to run elsewhere")
+
+
+def check_data(plan: Plan, root: Path) -> None:
+    """Raise ``ValueError`` for a data set of the scale that is not prepared."""
+    scale = plan.scale.name
+    for dataset in plan.scale.settings.datasets:
+        manifest = root / artefacts.DATA.format(scale=scale, dataset=dataset)
+        if not manifest.is_file():
+            raise ValueError(
+                f"{manifest} does not exist; snakemake --config scale={scale} --until prepare_data -- all makes it"
+            )
+
+
 def pack(root: Path, scale: str, packages: Path, targets: Iterable[str], into: Path, part_bytes: int) -> list[Path]:
     """One compressed archive in parts of at most ``part_bytes``: ``packages``, the committed sources, the prepared data, and
     a list of the ``targets`` to make (``TARGETS``).
 
-    Returns the parts, ``into/NAME.tar.xz.000`` and so on. Raises ``ValueError`` where sources are not committed, for what
-    ran could not be told afterwards, and where data is not prepared.
+    Returns the parts, ``into/NAME.tar.xz.000`` and so on. Raises ``ValueError`` where there are some already.
     """
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
-    if changed:
-        raise ValueError(f"{changed.splitlines()[0].strip()}: not committed; commit what is to run elsewhere")
     data = root / Path(artefacts.DATA.format(scale=scale, dataset="any")).parents[1]
-    if not data.is_dir():
-        raise ValueError(
-            f"{data} does not exist; snakemake --config scale={scale} --until prepare_data -- all makes it"
-        )
     into.mkdir(parents=True, exist_ok=True)
     name = f"{PROJECT}-{scale}.tar.xz"
     if old := sorted(into.glob(f"{name}.*")):

@@ -15,7 +15,8 @@ def bring_back(published: Path, results: Path) -> int:
     """Put records, outcomes and scores of ``published`` (a scale's folder) beside what is in ``results``; how many were new.
 
     Manifests stay out: what they list, texts and weights, is not published, and Snakemake would take it to be there.
-    Raises ``ValueError`` for a file that is there with other content, and changes nothing then.
+    Raises ``ValueError`` for a file that is there with other content, and changes nothing then; outcomes are not compared,
+    for their bytes depend on who wrote them, and their records name them.
     """
     with tempfile.TemporaryDirectory() as temporary:
         restored = Path(temporary) / "results"

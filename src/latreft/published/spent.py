@@ -33,7 +33,10 @@ def by_arm(records: Iterable[RunRecord]) -> pd.DataFrame:
 
 
 def by_part(plan: Plan, records: Iterable[RunRecord]) -> dict[str, list[float]]:
-    """Seconds of the jobs for classifiers (scores and theorems included), for the search, and for the arms of each seed."""
+    """Seconds of the jobs for classifiers (scores and theorems included), for the search, and for the arms of each seed.
+
+    An arm that some other target shows too, as that without defense, is not the search's.
+    """
     spent: dict[str, list[float]] = {}
     for record in records:
         if record.kind in STEPS:

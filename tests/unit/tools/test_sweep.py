@@ -14,6 +14,7 @@ TOOL = Path(__file__).parents[3] / "tools/sweep.sh"
 RUN = "results/s/runs/imdb/m/none/seed0"
 SNAKEMAKE = f"""#!/usr/bin/env bash
 printf '%s\\n' "$@" > arguments
+echo "$PYTHONPATH $HF_HUB_OFFLINE" > environment
 mkdir -p {RUN}/defense results/s/models/m results/s/checkpoints logs/s
 touch {RUN}/train.json {RUN}/defense/weights.safetensors results/s/models/m/config.json results/s/checkpoints/a.pt logs/s/a.log
 printf 'Error in rule attack:\\n    log: logs/s/attack.log\\n' >&2
@@ -43,9 +44,12 @@ def sweep(tmp_path: Path):
 def test_targets_and_options_reach_snakemake_with_a_place_for_each_job(sweep, tmp_path):
     done = sweep("start", "s", "3", "--prioritize", "a", "--", "a", "b")
     assert done.stdout == "2 targets on 2 cards, 3 jobs each\n", done.stderr
-    sweep("collect", "s", str(tmp_path / "one.tgz"), "20")
+    sweep("collect", "s", "one.tgz", "20")
+    assert (tmp_path / "one.tgz").is_file()  # a path is the caller's
     given = (tmp_path / "project/arguments").read_text().split()
     assert given[-5:] == ["--prioritize", "a", "--", "a", "b"]
+    packages, offline = (tmp_path / "project/environment").read_text().split()
+    assert packages.split(":")[0] == f"{tmp_path / 'project'}/../packages" and offline == "1"
     assert given[given.index("--resources") + 1] == "gpu=6" and "jobs_per_gpu=3" in given
 
 
@@ -62,7 +66,20 @@ def test_what_is_new_is_collected_once_and_without_weights(sweep, tmp_path):
         assert archive.getnames() == []
 
 
-@pytest.mark.parametrize("words", [[], ["start", "s"], ["collect"], ["stop", "s", "1"]])
+def test_a_running_sweep_is_not_disturbed_by_another(sweep, tmp_path):
+    (tmp_path / "project/results/s/.sweep").mkdir(parents=True)
+    (tmp_path / "project/results/s/.sweep/running").write_text(str(os.getpid()))
+    done = sweep("start", "s", "1", "--", "a")
+    assert done.returncode == 1 and done.stderr == f"error: a sweep is running here, process {os.getpid()}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [], ["start", "s"], ["start", "s", "2"], ["start", "s", "2", "a"], ["start", "s", "2", "--"],
+        ["start", "s", "x", "--", "a"], ["collect"], ["collect", "s", "nothing_started.tgz"], ["stop", "s", "1"],
+    ],
+)  # fmt: skip
 def test_a_wrong_call_tells_the_right_ones(sweep, words):
     done = sweep(*words)
     assert done.returncode == 2
