@@ -1,9 +1,9 @@
 """What a round of candidates and a whole attack cost: full sequences against a shared prefix, side by side.
 
-    python benchmarks/attack_cost.py --models Pythia-1.4B Llama-3.1-8B --out published/bench/attack_cost.csv
+    PYTHONPATH=src python benchmarks/attack_cost.py --models Pythia-1.4B Llama-3.1-8B --out published/bench/attack_cost.csv
 
 ``candidates``: the losses of one round's candidates. ``gradient``: one gradient of the attacked tokens. ``gcg``: whole
-attacks at the paper's strength on ``--examples`` contents of many lengths, one by one and several in flight.
+attacks at the paper's strength on ``--examples`` contents of 100 to ``--content`` tokens, one by one and several in flight.
 """
 
 from __future__ import annotations

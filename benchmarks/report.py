@@ -1,7 +1,7 @@
 """Draw the published costs, time per step of each engine against the least that the arithmetic allows, and tell their
 ratios in a page beside them.
 
-python benchmarks/report.py --folder published/bench
+PYTHONPATH=src python benchmarks/report.py --folder published/bench
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from step_cost import layers_of
 
 from latreft.files import write_text
 from latreft.plots.style import DOUBLE, footer, new_figure, save, styled
@@ -227,13 +228,19 @@ def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame, 
         "is nothing to reuse, show how much capturing alone can be. "
     )  # fmt: skip
     versions = ", ".join(sorted({*costs["torch"], *attack_costs["torch"]}))
-    first, attack = costs.iloc[0], attack_costs.iloc[0]
+    first, attack = costs[costs["method"] == "lat_reft"].iloc[0], attack_costs.iloc[0]
+    precision = "float32" if on_cpu(device) else "bfloat16, weights too"
+    layers = ", ".join(
+        f"{model} {layers_of(model)[0]} and {layers_of(model)[1]}" for model in sorted(set(costs["model"]))
+    )
     parts = [
         "# What a step and an attack cost",
         f"Measured on one {device}, torch {versions}. Random weights in the models' shapes, T = {first['tokens']}, "
-        f"L = {first['window']}, K = 8. Where both engines were run, they were in turn. Times are medians; a ratio's "
+        f"L = {first['window']}, K = 8 (CAT: the whole text and 10 steps), {precision}. Layers attacked and edited: {layers}; LAT "
+        "attacks where LAT-ReFT does. The optimiser's update is left out. Where both engines were run, they were in turn, "
+        "unless it is said otherwise below. Times are medians; a ratio's "
         f"range is that of its slowest and fastest repeats. {captured}Made from the CSV files beside it by "
-        "`python benchmarks/report.py`.",
+        "`PYTHONPATH=src python benchmarks/report.py`.",
         *([notes.strip()] if notes.strip() else []),
         "![Time of a step](step_cost.png)",
         "## One training step",
@@ -241,18 +248,19 @@ def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame, 
         "a large matrix product, and the weights above the attack layer read once a window pass at the measured "
         "bandwidth (`step_limit.csv`). It is a limit of steps without a surrogate only. `against LAT` compares the counted "
         "FLOPs of reuse with those of a LAT step in full passes, `against LAT with reuse` with those of one that reuses the "
-        "prefix in its inner loop. CAT's adapters run beside their weights in all passes.",
+        "prefix in its inner loop. CAT's adapters run beside their weights in all passes, as they do over bfloat16 weights only.",
         markdown_table(steps(costs, limits), 3),
         "## An attack's passes",
         f"`candidates`: the losses of {attack['candidates']} candidates behind {attack['content_tokens']} content "
-        "tokens; `gradient`: one gradient of the attacked tokens; `gcg_…`: a whole attack on so many texts, so many in "
-        "flight.",
+        "tokens; `gradient`: one gradient of the attacked tokens; `gcg_…`: a whole attack, 10 rounds, on so many texts of 100 "
+        "to as many tokens, so many in flight.",
         markdown_table(attacks(attack_costs), 2),
     ]
     if len(prices := price(costs)):
         parts += [
             "## The price of determinism",
-            "The same step with deterministic kernels and with any, in turn; their ratio is the price.",
+            "The same step with deterministic kernels and with any, in turn; their ratio is the price. Where "
+            "its range is wide, eager passes wait for launches, and it says nothing.",
             markdown_table(prices, 4),
         ]
     if len(eager := uncaptured(costs)):

@@ -1,6 +1,6 @@
 """What one training step costs: full passes against exact prefix reuse, side by side in one run.
 
-    python benchmarks/step_cost.py --models Pythia-1.4B Llama-3.1-8B --out published/bench/step_cost.csv
+    PYTHONPATH=src python benchmarks/step_cost.py --models Pythia-1.4B Llama-3.1-8B --out published/bench/step_cost.csv
 
 Random weights in the exact public shapes, bfloat16. A step is its passes, forward and backward; the optimiser's update
 of all weights (fine-tuning, LAT) is left out for every method alike. Rows that are measured anew replace their old ones
@@ -161,9 +161,9 @@ class Bench:
     def batch(self, size: int) -> Batch:
         return batch_of(size, self.args.tokens, SHAPES[self.name].vocabulary, self.device)
 
-    def record(self, method: str, size: int, runs: Runs, *, compiles: bool) -> None:
+    def record(self, method: str, size: int, runs: Runs, *, compiles: bool, window: int | None = None) -> None:
         """Time ``runs`` in turn and write their rows; where one does not fit the memory, none is written. ``compiles``:
-        whether passes of reuse are among those that can be compiled."""
+        whether passes of reuse are among those that can be compiled; ``window``: how many tokens change."""
         try:
             timings = interleaved(
                 {way: way.of(step) for way, step in runs.items()}, self.device, repeats=self.args.repeats
@@ -175,7 +175,10 @@ class Bench:
         for way, timing in timings.items():
             row = {"device": device_name(self.device), "torch": torch.__version__, "model": self.name, "method": method}
             row |= {"engine": way.engine, "surrogate": way.surrogate, "batch": size, "tokens": self.args.tokens}
-            row |= {"window": self.args.window, "compiled": self.args.compiled and way.engine == "reuse" and compiles}
+            row |= {
+                "window": window or self.args.window,
+                "compiled": self.args.compiled and way.engine == "reuse" and compiles,
+            }
             row |= {"deterministic": way.deterministic}
             rows.append(row | timing.columns())
             print(rows[-1], flush=True)
@@ -246,7 +249,7 @@ class Bench:
             Way(label): perturbed_step(engine, self.model, self.batch(size), 0, self.args.tokens, 10)
             for label, engine in self._whole(size).items()
         }
-        self.record("cat", size, runs, compiles=False)
+        self.record("cat", size, runs, compiles=False, window=self.args.tokens)
 
 
 SURROGATES = ("none", "exact", "window")

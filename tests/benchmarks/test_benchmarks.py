@@ -47,6 +47,8 @@ def test_step_costs_of_both_engines_and_their_figure(tmp_path):
     pairs = set(zip(rows["method"], rows["engine"], rows["surrogate"], strict=True))
     assert {("lat_reft", e, s) for e in ("reference", "reuse") for s in ("none", "exact", "window")} <= pairs
     assert {("lat", "reference", "none"), ("lat", "reuse", "none"), ("cat", "reference", "none")} <= pairs
+    assert set(rows[rows["method"] == "cat"]["window"]) == {24}  # all tokens change
+    assert set(rows[rows["method"] != "cat"]["window"]) == {6}
     steps = rows[(rows["method"] == "lat_reft") & (rows["surrogate"] == "none")].set_index("engine")["tflop"]
     assert steps["reuse"] < 0.6 * steps["reference"]
     run("attack_cost.py", "--models", "tiny-llama", "--whole", "tiny-llama", "--content", 30, "--candidates", 6,
