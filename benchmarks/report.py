@@ -230,9 +230,7 @@ def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame, 
     versions = ", ".join(sorted({*costs["torch"], *attack_costs["torch"]}))
     first, attack = costs[costs["method"] == "lat_reft"].iloc[0], attack_costs.iloc[0]
     precision = "float32" if on_cpu(device) else "bfloat16, weights too"
-    layers = ", ".join(
-        f"{model} {layers_of(model)[0]} and {layers_of(model)[1]}" for model in sorted(set(costs["model"]))
-    )
+    layers = ", ".join("{} {} and {}".format(model, *layers_of(model)) for model in sorted(set(costs["model"])))
     parts = [
         "# What a step and an attack cost",
         f"Measured on one {device}, torch {versions}. Random weights in the models' shapes, T = {first['tokens']}, "

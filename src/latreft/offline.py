@@ -44,19 +44,18 @@ def needed(names: Iterable[str], there: Collection[str], python: str) -> list[st
 
     Read from the packages installed here. Raises ``ValueError`` for one that is not.
     """
-    known = {canonicalize_name(name) for name in there}
     marks = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
     found: dict[str, None] = {}
-    waiting = [canonicalize_name(name) for name in names]
+    waiting = besides(names, there)
     while waiting:
         name = waiting.pop()
-        if name in known or name in found:
+        if name in found:
             continue
         found[name] = None
         for line in _installed(name).requires or []:
             requirement = Requirement(line)
             if requirement.marker is None or requirement.marker.evaluate(marks):
-                waiting.append(canonicalize_name(requirement.name))
+                waiting += besides([requirement.name], there)
     return sorted(found)
 
 
