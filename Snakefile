@@ -1,8 +1,8 @@
 # The whole reproduction as one DAG. A target's path says its scale:
 #   figures/placement.pdf            the paper's models and data
 #   figures/smoke/placement.pdf      tiny models on a laptop
-# The named targets all, tables, figures, heatmaps and claims concern the scale of `--config scale=NAME` (the paper scale without
-# it).
+# Named targets (all, tables, figures, heatmaps, claims, and every table and figure by its own name) concern the scale of
+# `--config scale=NAME`, the paper scale without it.
 import sys
 from pathlib import Path
 
@@ -64,3 +64,26 @@ rule heatmaps:
 rule claims:
     input:
         PLANS.ledger(TARGET_SCALE),
+
+
+for target, files in PLANS.by_name(TARGET_SCALE).items():
+    if not workflow.is_rule(target):
+
+        rule:
+            name:
+                target
+            localrule: True
+            input:
+                files,
+
+
+# A path of a scale that is not there.
+rule unknown_scale:
+    input:
+        PLANS.refused,
+    output:
+        "{folder}/{unknown}/{rest}",
+    wildcard_constraints:
+        folder="results|figures",
+        unknown=rf"(?!(?:{SCALES})/)[^/]+",
+        rest=".+",

@@ -24,6 +24,8 @@ Job = Callable[[Wildcards], Any]
 T = TypeVar("T")
 
 
+TABLE_FILES = ("csv", "md", "tex")
+FIGURE_FILES = ("pdf", "png")
 RUNTIME = ("device", "engine", "compiled", "autocast", "deterministic", "threads")
 
 
@@ -105,7 +107,8 @@ class Plans:
     def _plan(self, name: str) -> Plan:
         if name not in self.by_scale:
             raise SettingsError(
-                f"scale {name} cannot be planned; to see why: snakemake --config scale={name} -n -- all"
+                f"scale {name} cannot be planned; to see why: snakemake --config scale={name} -n -- all; "
+                f"planned are {', '.join(sorted(self.by_scale))}"
             )
         return self.by_scale[name]
 
@@ -294,23 +297,40 @@ class Plans:
 
     def ledger(self, scale: str) -> list[str]:
         """The verdicts on the paper's claims at a scale."""
-        return [f"{artefacts.CLAIMS.format(scale=scale)}.{end}" for end in ("csv", "md", "tex")]
+        return _files(artefacts.CLAIMS.format(scale=scale), TABLE_FILES)
 
     def tables(self, scale: str) -> list[str]:
         """All tables of a scale."""
         plan = self.by_scale[scale]
         names = plan.offered({**plan.experiments.tables, **plan.experiments.extra})
-        return [f"{artefacts.TABLE.format(scale=scale, table=t)}.{end}" for t in names for end in ("csv", "md", "tex")]
+        return [path for name in names for path in self.by_name(scale)[name]]
 
     def figures(self, scale: str) -> list[str]:
         """All figures of a scale."""
         plan = self.by_scale[scale]
         names = plan.offered(plan.experiments.figures)
-        return [f"{artefacts.figure(scale, name)}.{end}" for name in names for end in ("pdf", "png")]
+        return [path for name in names for path in self.by_name(scale)[name]]
+
+    def by_name(self, scale: str) -> dict[str, list[str]]:
+        """The files of every table and figure, by its name; asking for one that the scale is not offered says why."""
+        experiments = self.by_scale[scale].experiments
+        tables = {name: _files(artefacts.TABLE.format(scale=scale, table=name), TABLE_FILES)
+                  for name in {**experiments.tables, **experiments.extra}}  # fmt: skip
+        figures = {name: _files(artefacts.figure(scale, name), FIGURE_FILES) for name in experiments.figures}
+        return tables | figures
+
+    def refused(self, w: Wildcards) -> list[str]:
+        """No path of a scale that is not planned can be made."""
+        self._plan(w.unknown)
+        raise AssertionError("rules of a planned scale make its paths")
 
     def heatmaps(self, scale: str) -> list[str]:
         """The figures that show neuron scores."""
         return [path for path in self.figures(scale) if Path(path).name.startswith("heatmaps_")]
+
+
+def _files(path: str, endings: tuple[str, ...]) -> list[str]:
+    return [f"{path}.{ending}" for ending in endings]
 
 
 def _known(defined: Mapping[str, T], name: str, what: str, scale: Scale) -> T:

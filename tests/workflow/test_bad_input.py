@@ -96,7 +96,8 @@ def test_a_bad_value_on_the_command_line_is_one_line(
 @pytest.mark.parametrize(
     ("target", "named"),
     [
-        ("results/nope/records.csv", "results/nope/records.csv"),
+        ("results/nope/records.csv", "scale nope cannot be planned; to see why"),
+        ("figures/nope/placement.pdf", "planned are mini"),
         ("results/mini/tables/nope.csv", "targets are main_imdb"),
         ("figures/mini/nope.pdf", "targets are main_imdb"),
         ("results/mini/data/nope/manifest.json", "no data set is called 'nope'; there are imdb"),
@@ -110,6 +111,12 @@ def test_a_target_that_does_not_exist_says_which_do(project: Project, target: st
     said = project.run("--", target)
     assert said.code == 1 and named in said.text
     assert project.state() == before
+
+
+def test_a_target_goes_by_its_name_too(project: Project) -> None:
+    project.path("results/mini/tables/main_imdb.md").unlink()
+    assert project.plan("main_imdb").names == project.plan("results/mini/tables/main_imdb.md").names | {"main_imdb"}
+    assert project.plan("placement").names == set()  # its files are there
 
 
 def test_a_fault_in_one_scale_stops_no_other_that_is_named(project: Project) -> None:
