@@ -52,13 +52,13 @@ def settings_of(arm: str) -> str:
 
 
 def chosen(context: Context, attack: str) -> set[int]:
-    """The places chosen, one a method; a method none of whose runs is there has none."""
+    """The places chosen, one a defense; one none of whose runs is there has none."""
     rows = context.pooled[context.pooled["source"] == attack]
     values = rows.pivot(index="place", columns="metric", values="value")[["accuracy_before", "asr"]].dropna()
     values["method"] = [context.places[place]["method"] for place in values.index]
     undefended = values[values["method"] == "none"]["accuracy_before"]
     floor = undefended.max() - LOSS if len(undefended) else float("-inf")
-    return {best_of(group, floor) for _, group in values.groupby("method", sort=False)}
+    return {best_of(group, floor) for method, group in values.groupby("method", sort=False) if method != "none"}
 
 
 def best_of(group: pd.DataFrame, floor: float) -> int:

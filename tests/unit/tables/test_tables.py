@@ -111,6 +111,15 @@ def test_a_missing_arm_says_so_and_an_unreported_value_does_not(tmp_path):
     assert table.frame[table.frame["arm"] == "cat"]["missing"].all()
 
 
+def test_the_main_table_says_which_engine_its_measured_operations_are_of(tmp_path):
+    runs = Runs(tmp_path)
+    own = cell("lat_reft", attacks=("gcg",))
+    runs.write(own, kinds=("accuracy", "cost", "attack"))
+    assert "while it ran." in markdown_text(build(runs, "main_imdb", [own]))
+    runs.record(own, "train", {}, provenance={"runtime": {"engine": "reuse"}})
+    assert "while it ran, by the engine reuse." in markdown_text(build(runs, "main_imdb", [own]))
+
+
 def test_a_rate_is_written_with_its_interval_and_missing_seeds(tmp_path):
     runs = Runs(tmp_path)
     cells = [cell("lat_reft", seed=seed, attacks=("gcg",)) for seed in (0, 1, 2)]

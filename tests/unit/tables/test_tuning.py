@@ -42,10 +42,10 @@ def test_the_lowest_success_among_the_accurate_is_chosen(tmp_path):
          ("cat", "1.0", 95, 60), ("cat", "2.0", 95, 60), ("cat", "3.0", 96, 60)],
     )  # fmt: skip
     assert chosen(built) == {
-        "No defense": "–", "LAT": "attack layer 5, epsilon 3.0", "CAT": "attack layer 5, epsilon 3.0",
+        "LAT": "attack layer 5, epsilon 3.0", "CAT": "attack layer 5, epsilon 3.0",
     }  # fmt: skip
     asr = built.frame[(built.frame["metric"] == "asr") & built.frame["chosen"]]
-    assert list(asr["value"]) == [0.95, 0.2, 0.6]
+    assert list(asr["value"]) == [0.2, 0.6]
 
 
 @pytest.mark.parametrize(("accuracies", "best"), [((80, 70), "1.0"), ((93, 70), "1.0"), ((70, 93), "2.0")])
