@@ -50,7 +50,7 @@ def measure(name: str, args: argparse.Namespace, device: torch.device) -> list[d
         for engine, timing in timings.items():
             row = {"device": device_name(device), "torch": torch.__version__, "model": name, "attack": attack}
             row |= {
-                "compiled": args.compiled and engine == "reuse",
+                "compiled": args.compiled and device.type == "cuda" and engine == "reuse",
                 "engine": engine,
                 "content_tokens": length,
                 "suffix_tokens": args.suffix,

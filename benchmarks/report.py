@@ -223,9 +223,10 @@ def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame, 
     """What the CSV files say, in Markdown; ``notes`` are what they do not say."""
     device = one_device(costs, limits, attack_costs)
     captured = "" if on_cpu(device) else (
-        "Full passes are transformers' own, run eagerly; passes of reuse are captured, and compiled where the column says "
-        "so, so a ratio is the work saved and a part of what capturing and compiling save: fine-tuning and CAT, where there "
-        "is nothing to reuse, show how much capturing alone can be. "
+        "Full passes are transformers' own, run eagerly. Of reuse, passes over windows are captured, and those over whole texts "
+        "where they are so small that launches take most of their time; they are compiled where the column says so. So a ratio is "
+        "the work saved and a part of what capturing and compiling save: fine-tuning and CAT, where there is nothing to "
+        "reuse, show how much capturing alone can be. "
     )  # fmt: skip
     versions = ", ".join(sorted({*costs["torch"], *attack_costs["torch"]}))
     first, attack = costs[costs["method"] == "lat_reft"].iloc[0], attack_costs.iloc[0]
@@ -233,10 +234,10 @@ def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame, 
     layers = ", ".join("{} {} and {}".format(model, *layers_of(model)) for model in sorted(set(costs["model"])))
     parts = [
         "# What a step and an attack cost",
-        f"Measured on one {device}, torch {versions}. Random weights in the models' shapes, T = {first['tokens']}, "
+        f"Measured on {device}, torch {versions}. Random weights in the models' shapes, T = {first['tokens']}, "
         f"L = {first['window']}, K = 8 (CAT: the whole text and 10 steps), {precision}. Layers attacked and edited: {layers}; LAT "
-        "attacks where LAT-ReFT does. The optimiser's update is left out. Where both engines were run, they were in turn, "
-        "unless it is said otherwise below. Times are medians; a ratio's "
+        "attacks where LAT-ReFT does. The optimiser's update and its memory are left out. Where both engines were run, they were "
+        "in turn. Times are medians; a ratio's "
         f"range is that of its slowest and fastest repeats. {captured}Made from the CSV files beside it by "
         "`PYTHONPATH=src python benchmarks/report.py`.",
         *([notes.strip()] if notes.strip() else []),
@@ -250,8 +251,8 @@ def page(costs: pd.DataFrame, limits: pd.DataFrame, attack_costs: pd.DataFrame, 
         markdown_table(steps(costs, limits), 3),
         "## An attack's passes",
         f"`candidates`: the losses of {attack['candidates']} candidates behind {attack['content_tokens']} content "
-        "tokens; `gradient`: one gradient of the attacked tokens; `gcg_…`: a whole attack, 10 rounds, on so many texts of 100 "
-        "to as many tokens, so many in flight.",
+        "tokens whose prefix is stored; `gradient`: one gradient of the attacked tokens; `gcg_N_examples_M_in_flight`: whole attacks, "
+        "prefix passes included, of 10 rounds on N texts of up to as many tokens, M at a time.",
         markdown_table(attacks(attack_costs), 2),
     ]
     if len(prices := price(costs)):

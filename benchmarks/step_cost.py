@@ -177,7 +177,7 @@ class Bench:
             row |= {"engine": way.engine, "surrogate": way.surrogate, "batch": size, "tokens": self.args.tokens}
             row |= {
                 "window": window or self.args.window,
-                "compiled": self.args.compiled and way.engine == "reuse" and compiles,
+                "compiled": self.args.compiled and self.device.type == "cuda" and way.engine == "reuse" and compiles,
             }
             row |= {"deterministic": way.deterministic}
             rows.append(row | timing.columns())

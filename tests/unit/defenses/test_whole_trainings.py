@@ -1,0 +1,34 @@
+"""Whole trainings in float64 end in the same place with either engine: what parts them in float32 is rounding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from unit.defenses.arms import TRAINED, fresh, train
+from unit.models.tiny import FAMILIES
+
+from latreft.engine.reference import ReferenceEngine
+from latreft.engine.reuse import ReuseEngine
+
+LONG = {"epochs": 15, "steps": 8}
+ARMS = [
+    *[(method, {} if method == "r2d2" else LONG) for method in TRAINED if method != "lat_reft"],
+    ("lat_reft", LONG | {"pruning_ratio": 0.0}),
+    ("lat_reft", LONG | {"surrogate": "exact"}),
+    ("lat_reft", LONG | {"surrogate": "window"}),
+]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("method", "changes"), ARMS)
+def test_both_engines_train_the_same_weights(method, changes, name):
+    trained = [
+        train(method, fresh(name, torch.float64), changes, engine=engine) for engine in (ReferenceEngine(), ReuseEngine())
+    ]
+    theirs, ours = (run.weights for run in trained)
+    assert theirs.keys() == ours.keys() and theirs
+    for key, tensor in theirs.items():
+        assert tensor.dtype == torch.float64
+        torch.testing.assert_close(ours[key], tensor, rtol=1e-9, atol=1e-9)
+    before = dict(fresh(name, torch.float64).named_parameters())
+    assert any(key not in before or (tensor - before[key]).abs().max() > 1e-3 for key, tensor in theirs.items())
