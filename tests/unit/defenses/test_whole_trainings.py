@@ -23,7 +23,8 @@ ARMS = [
 @pytest.mark.parametrize(("method", "changes"), ARMS)
 def test_both_engines_train_the_same_weights(method, changes, name):
     trained = [
-        train(method, fresh(name, torch.float64), changes, engine=engine) for engine in (ReferenceEngine(), ReuseEngine())
+        train(method, fresh(name, torch.float64), changes, engine=engine)
+        for engine in (ReferenceEngine(), ReuseEngine())
     ]
     theirs, ours = (run.weights for run in trained)
     assert theirs.keys() == ours.keys() and theirs
