@@ -101,6 +101,12 @@ def test_the_slurm_profile_asks_for_a_gpu_and_time(checkout: Project) -> None:
         assert not [block for block in jobs[rule] if re.search(r"\bgpu=[1-9]", block)], rule
 
 
+def test_what_evaluates_an_arm_goes_before_the_next_arms_training(checkout: Project) -> None:
+    jobs = blocks(checkout("-n", "--", "results/paper/tables/main_imdb.md"))
+    first = {rule for rule, texts in jobs.items() if any("    priority: 1\n" in text for text in texts)}
+    assert first == {"attack", "evaluate_accuracy"} and "train_defense" in jobs
+
+
 def test_resources_before_the_target_swallow_it(checkout: Project) -> None:
     said = checkout("--cores", "1", "--resources", "gpu=1", "figures/placement.pdf")
     assert said.code != 0 and "figures/placement.pdf" not in said.names

@@ -1,4 +1,5 @@
-# What an arm is worth: clean accuracy, and each attack on it.
+# What an arm is worth: clean accuracy, and each attack on it. These jobs go before trainings that are ready as well: what a stopped
+# sweep leaves behind is whole arms.
 
 
 rule evaluate_accuracy:
@@ -23,6 +24,7 @@ rule evaluate_accuracy:
         code=PLANS.code("evaluate_accuracy.py"),
     log:
         "logs/{scale}/evaluate_accuracy/{dataset}_{model}_{arm}_{seed}.log",
+    priority: 1
     threads: PLANS.threads
     resources:
         gpu=PLANS.gpus,
@@ -86,6 +88,7 @@ rule attack:
         code=PLANS.attack_code,
     log:
         "logs/{scale}/attack/{dataset}_{model}_{arm}_{seed}_{attack}.log",
+    priority: 1
     threads: PLANS.threads
     resources:
         gpu=PLANS.gpus,
