@@ -28,6 +28,9 @@ RULES = {
 """Kind of record → the rule that ran for the seconds in it."""
 
 
+REWRITTEN = "; one that is brought back from an earlier publication keeps its values and not its bytes"
+
+
 @dataclass(frozen=True)
 class Facts:
     """What the README says. ``missing`` are files that the targets want; ``unbuilt`` the targets left out for that."""
@@ -49,7 +52,8 @@ class Facts:
             f"The same by part of the sweep; `{folder.SECONDS}` has them by arm. Arms of the search belong to no seed here.",
             table(("part", "runs", "seconds", "minutes"), self._parts(), lead=1),
             f"Of {self.checked.runs:,} files of per-example outcomes, {self.checked.same_hash:,} have the SHA-256 that "
-            f"their record names. {self.checked.metrics:,} metrics were recomputed from them and agree with the records.",
+            f"their record names{REWRITTEN if self.checked.same_hash < self.checked.runs else ''}. {self.checked.metrics:,} "
+            "metrics were recomputed from them and agree with the records.",
             f"To rebuild tables and figures from this folder: `make redraw SCALE={scale}`. To recompute the rates: "
             f"`python tools/check_rates.py published/{scale}`. What lies here: [docs/evidence.md](../../docs/evidence.md).",
         ]
