@@ -301,15 +301,17 @@ class Plans:
 
     def tables(self, scale: str) -> list[str]:
         """All tables of a scale."""
-        plan = self.by_scale[scale]
-        names = plan.offered({**plan.experiments.tables, **plan.experiments.extra})
-        return [path for name in names for path in self.by_name(scale)[name]]
+        experiments = self.by_scale[scale].experiments
+        return self._offered(scale, {**experiments.tables, **experiments.extra})
 
     def figures(self, scale: str) -> list[str]:
         """All figures of a scale."""
-        plan = self.by_scale[scale]
-        names = plan.offered(plan.experiments.figures)
-        return [path for name in names for path in self.by_name(scale)[name]]
+        return self._offered(scale, self.by_scale[scale].experiments.figures)
+
+    def _offered(self, scale: str, targets: Mapping[str, Any]) -> list[str]:
+        """The files of those targets that a scale is offered."""
+        files = self.by_name(scale)
+        return [path for name in self.by_scale[scale].offered(targets) for path in files[name]]
 
     def by_name(self, scale: str) -> dict[str, list[str]]:
         """The files of every table and figure, by its name; asking for one that the scale is not offered says why."""
