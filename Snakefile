@@ -77,6 +77,16 @@ for target, files in PLANS.by_name(TARGET_SCALE).items():
                 files,
 
 
+# A name that is no target's.
+rule unknown_target:
+    input:
+        lambda w: PLANS.unnamed(TARGET_SCALE, w),
+    output:
+        "{unknown}",
+    wildcard_constraints:
+        unknown="[A-Za-z0-9_]+",
+
+
 # A path of a scale that is not there.
 rule unknown_scale:
     input:

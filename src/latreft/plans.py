@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 TABLE_FILES = ("csv", "md", "tex")
 FIGURE_FILES = ("pdf", "png")
+NAMED = ("all", "tables", "figures", "heatmaps", "claims")
+"""Targets that are groups of others."""
 RUNTIME = ("device", "engine", "compiled", "autocast", "deterministic", "threads")
 
 
@@ -320,6 +322,11 @@ class Plans:
                   for name in {**experiments.tables, **experiments.extra}}  # fmt: skip
         figures = {name: _files(artefacts.figure(scale, name), FIGURE_FILES) for name in experiments.figures}
         return tables | figures
+
+    def unnamed(self, scale: str, w: Wildcards) -> list[str]:
+        """No target goes by a name that is nothing's."""
+        known = ", ".join([*NAMED, *sorted(self.by_name(scale))])
+        raise SettingsError(f"no target is called {w.unknown!r}; there are {known}, and the path of every file")
 
     def refused(self, w: Wildcards) -> list[str]:
         """No path of a scale that is not planned can be made."""

@@ -98,6 +98,7 @@ def test_a_bad_value_on_the_command_line_is_one_line(
     [
         ("results/nope/records.csv", "scale nope cannot be planned; to see why"),
         ("figures/nope/placement.pdf", "planned are mini"),
+        ("nope", "no target is called 'nope'; there are all, tables, figures, heatmaps, claims, "),
         ("results/mini/tables/nope.csv", "targets are main_imdb"),
         ("figures/mini/nope.pdf", "targets are main_imdb"),
         ("results/mini/data/nope/manifest.json", "no data set is called 'nope'; there are imdb"),
