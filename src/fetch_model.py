@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from latreft.cli import one_line_errors
 from latreft.data.prepared import load_split
 from latreft.models.loading import make_base
+from latreft.models.shape import check_shape
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
@@ -13,8 +14,11 @@ if TYPE_CHECKING:
 @one_line_errors()
 def main(snakemake: "Snakemake") -> None:
     """``params``: model (its name), settings (plain values); ``input.data``: manifests that a tokenizer learns from."""
+    model, settings = snakemake.params.model, snakemake.params.settings
+    if settings["source"]["kind"] == "random":
+        check_shape(settings["family"], settings["source"]["shape"], f"config/models.yaml: {model}.source.shape")
     texts = [text for manifest in snakemake.input.data for text in load_split(manifest, "ft_train")["text"]]
-    make_base(snakemake.params.model, snakemake.params.settings, texts, snakemake.output.manifest)
+    make_base(model, settings, texts, snakemake.output.manifest)
 
 
 main(snakemake)  # type: ignore[name-defined]  # noqa: F821

@@ -13,9 +13,11 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field
 
+from latreft.attacks import base
 from latreft.attacks.registry import attack_settings
 from latreft.data.settings import DatasetSettings
 from latreft.defenses.registry import defense_module
+from latreft.models.families import family
 from latreft.settings import Settings, SettingsError, validate
 
 PAPER = "paper"
@@ -200,7 +202,7 @@ class Scale:
         """Settings of clean fine-tuning, overrides applied."""
         return validate(FinetuneSettings, self._layered(dataset, model, "finetune", None), f"{self.where}: finetune")
 
-    def attack(self, dataset: str, model: str, name: str) -> Settings:
+    def attack(self, dataset: str, model: str, name: str) -> base.AttackSettings:
         """Validated settings of one attack; its ``kind`` is the attack's name unless it says another."""
         if name not in self.settings.attacks:
             known = ", ".join(sorted(self.settings.attacks))
@@ -275,9 +277,21 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def load_models(folder: Path) -> dict[str, ModelSettings]:
     """The models of ``models.yaml``."""
     path = folder / "models.yaml"
-    return {
-        name: validate(ModelSettings, values, f"{path}: {name}") for name, values in read_yaml(path).items()
-    }  # fmt: skip
+    models = {name: validate(ModelSettings, values, f"{path}: {name}") for name, values in read_yaml(path).items()}
+    for name, model in models.items():
+        _check_family(model, f"{path}: {name}")
+    return models
+
+
+def _check_family(model: ModelSettings, where: str) -> None:
+    """A family that there is, and placements that are layers of the model."""
+    try:
+        family(model.family)
+    except SettingsError as error:
+        raise SettingsError(f"{where}.family: {error}") from None
+    for placement, layer in model.placements.items():
+        if not 1 <= layer <= model.layers:
+            raise SettingsError(f"{where}.placements.{placement}: {layer}; the model has layers 1 to {model.layers}")
 
 
 def load_scale(values: Mapping[str, Any], models: Mapping[str, ModelSettings], where: str) -> Scale:

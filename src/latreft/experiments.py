@@ -143,7 +143,8 @@ class Plan:
         missing = sorted(known[name].datasets - set(self.scale.settings.datasets))
         if missing:
             raise SettingsError(
-                f"{self.where}: {name} shows {missing[0]!r}, a data set that {self.scale.where} does not define"
+                f"{self.where}: {name} shows {missing[0]!r}, a data set that {self.scale.where} does not define; "
+                "for another scale's, name it: --config scale=NAME"
             )
         return known[name]
 
@@ -290,4 +291,18 @@ def load_plan(scale: Scale, path: Path) -> Plan:
     """The plan of ``scale`` from ``experiments.yaml``, every target expanded once, so that faults show at once."""
     plan = Plan(scale, validate(ExperimentSettings, read_yaml(path), str(path)), str(path))
     _ = plan.all_arms
+    _check_attacks(plan)
     return plan
+
+
+def _check_attacks(plan: Plan) -> None:
+    """An attack must leave room for content in what the classifier reads."""
+    for path, attacks in plan.arm_attacks.items():
+        arm = plan.all_arms[path]
+        most = plan.scale.settings.datasets[arm.dataset].max_length
+        for name in attacks:
+            tokens = plan.scale.attack(arm.dataset, arm.model, name).tokens
+            if tokens >= most:
+                raise SettingsError(
+                    f"{plan.scale.where}: attacks.{name}: tokens {tokens} leave no room in max_length {most} of {arm.dataset}"
+                )

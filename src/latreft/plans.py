@@ -274,10 +274,18 @@ class Plans:
 
     def figure_code(self, w: Wildcards) -> str:
         module = "heatmaps" if w.figure.startswith("heatmaps_") else w.figure
-        return self.code("make_figure.py", f"latreft.plots.{module}")
+        return self.code("make_figure.py", self._module("plots", module, "figures"))
 
     def table_code(self, w: Wildcards) -> str:
-        return self.code("make_table.py", f"latreft.tables.{self.table_builder(w)}")
+        return self.code("make_table.py", self._module("tables", self.table_builder(w), "tables"))
+
+    def _module(self, package: str, name: str, section: str) -> str:
+        """The module that makes a table or figure, or an error that says where it is looked for."""
+        path = f"src/latreft/{package}/{name}.py"
+        if not (self.root / path).is_file():
+            plain = "; a plain table of arms belongs under extra and needs none" if section == "tables" else ""
+            raise SettingsError(f"config/experiments.yaml: {section}.{name}: there is no {path}{plain}")
+        return f"latreft.{package}.{name}"
 
     def table_builder(self, w: Wildcards) -> str:
         """The module that builds a table; those under ``extra`` are plain tables of their arms."""

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from latreft.config import GgufModel, HubModel, ModelSettings, Scale
+from latreft.config import GgufModel, HubModel, ModelSettings, RandomModel, Scale
 from latreft.data.settings import DatasetSettings, HubSource, ParquetSource, SampleSource
+from latreft.settings import SettingsError
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -64,6 +65,13 @@ def model_faults(name: str, settings: ModelSettings) -> Iterator[Fault]:
             return
         if version != source.version:
             yield Fault(f"model {name}: {source.package} is {version}, wanted is {source.version}", remedy)
+    if isinstance(source, RandomModel):
+        from latreft.models.shape import check_shape
+
+        try:
+            check_shape(settings.family, source.shape, f"config/models.yaml: {name}.source.shape")
+        except SettingsError as error:
+            yield Fault(str(error), "correct the shape")
 
 
 def data_faults(name: str, settings: DatasetSettings, root: Path) -> Iterator[Fault]:

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from latreft.claims.quantities import Value
-from latreft.claims.verdict import VERDICTS, Judged
+from latreft.claims.settings import EVERYWHERE
+from latreft.claims.verdict import NOT_TESTABLE, VERDICTS, Judged
 from latreft.tables.layout import p_text, significant
 from latreft.tables.render import NONE, Table
 
@@ -47,8 +48,12 @@ def build(judged: Sequence[Judged], scale: str, caption: str) -> Table:
 
 
 def _counts(judged: Sequence[Judged]) -> str:
+    """How often each verdict was given, and how many need no trained model: those are the same at every scale, or nearly."""
     counts = Counter(one.verdict for one in judged)
-    return ", ".join(f"{verdict}: {counts[verdict]}" for verdict in VERDICTS)
+    given = [one for one in judged if one.verdict != NOT_TESTABLE]
+    trained = sum(not set(EVERYWHERE) & set(one.claim.scales) for one in given)
+    said = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in VERDICTS)
+    return f"{said}. Of the {len(given)} that were judged, {len(given) - trained} are counts and theorems, {trained} rest on attacked models"
 
 
 def _first(one: Judged) -> tuple[str, Value | None]:

@@ -87,7 +87,7 @@ def test_a_fault_names_file_key_value_and_remedy(path, value, parts, tmp_path):
 
 def test_a_placement_beyond_the_model_is_an_error(tmp_path):
     message = fault(tmp_path, "title", "t", changed(MODELS, "tiny.placements.early", 9))
-    assert "attack_layer is 9; tiny has layers 1 to 4" in message
+    assert "tiny.placements.early: 9; the model has layers 1 to 4" in message
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,8 @@ def test_a_placement_beyond_the_model_is_an_error(tmp_path):
         ("tiny.source.kind", "web", ["'web'", "hub"]),
         ("tiny.source", {"kind": "hub", "repo": "a/b", "revision": "main"}, ["source.hub.revision' has value 'main'"]),
         ("tiny.source", {"kind": "gguf", "package": "p", "version": "1"}, ["source.gguf.file' is missing"]),
+        ("tiny.family", "lama", ["models.yaml: tiny.family", "'lama'", "gpt_neox, llama, qwen2"]),
+        ("tiny.placements", {"late": 5}, ["tiny.placements.late: 5", "layers 1 to 4"]),
         ("tiny.stray", 1, ["unknown key 'stray' (value 1)"]),
     ],
 )

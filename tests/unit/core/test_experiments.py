@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import yaml
 from unit.core.scales import EXPERIMENTS, MODELS, SCALE, changed, plan
@@ -176,6 +178,23 @@ def test_a_fault_names_file_target_and_what_is_known(path, value, parts, tmp_pat
     assert "experiments.yaml" in message
     for part in parts:
         assert part in message
+
+
+def test_an_attack_leaves_room_for_content(tmp_path):
+    with pytest.raises(SettingsError, match="attacks.gcg: tokens 40 leave no room in max_length 40 of words"):
+        plan(tmp_path, values=changed(SCALE, "attacks.gcg", {"tokens": 40}))
+    plan(tmp_path, values=changed(SCALE, "attacks.gcg", {"tokens": 39}))
+    plan(tmp_path, values=changed(SCALE, "attacks.unused", {"kind": "gcg", "tokens": 40}))
+
+
+def test_a_table_without_a_module_says_where_it_is_looked_for(tmp_path):
+    plans = Plans(tmp_path, {"toy": plan(tmp_path)})
+    with pytest.raises(
+        SettingsError, match=r"tables.main: there is no src/latreft/tables/main.py; a plain table of arms"
+    ):
+        plans.table_code(SimpleNamespace(scale="toy", table="main"))
+    with pytest.raises(SettingsError, match=r"figures.sweep: there is no src/latreft/plots/sweep.py$"):
+        plans.figure_code(SimpleNamespace(scale_folder="toy/", figure="sweep"))
 
 
 def test_unknown_targets_and_arms_are_errors(tmp_path):

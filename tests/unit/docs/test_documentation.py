@@ -164,6 +164,8 @@ def test_readme_example_of_own_data_is_a_whole_scale_with_a_table(tmp_path):
     own, table = (yaml.safe_load(example) for example in examples("README.md", "yaml"))
     path = tmp_path / "experiments.yaml"
     wanted = read_yaml(ROOT / "config/experiments.yaml")
+    for section, targets in wanted.items():  # a reader's own targets may show a data set of that name
+        wanted[section] = {name: target for name, target in targets.items() if "reviews" not in str(target)}
     path.write_text(yaml.safe_dump(wanted | {"extra": wanted.get("extra", {}) | table["extra"]}))
     plan = load_plan(load_scale(own, load_models(ROOT / "config"), "README.md"), path)
     assert {"reviews", "dataset_stats", "finetuned_accuracy"} == {name for name, _ in plan.targets()}
