@@ -6,6 +6,7 @@ defined once, in ``config/models.yaml``; which arms each table and figure wants 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,6 +23,7 @@ from latreft.settings import Settings, SettingsError, validate
 
 PAPER = "paper"
 NOT_SCALES = {"models", "experiments", "claims"}
+Seed = Annotated[int, Field(ge=0)]
 
 
 class HubModel(Settings):
@@ -47,7 +49,7 @@ class RandomModel(Settings):
     kind: Literal["random"]
     shape: dict[str, Any]
     vocabulary: Annotated[int, Field(ge=300)]
-    seed: int = 0
+    seed: Seed = 0
 
 
 class ModelSettings(Settings):
@@ -72,7 +74,7 @@ class FinetuneSettings(Settings):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_gradient_norm: Annotated[float, Field(gt=0)] | None = 1.0
     saved_as: Literal["float32", "bfloat16"] | None = None
-    seed: int = 42
+    seed: Seed = 42
 
 
 class ScoreSettings(Settings):
@@ -80,7 +82,7 @@ class ScoreSettings(Settings):
 
     calibration: Annotated[int, Field(ge=2)] = 256
     batch_size: Annotated[int, Field(ge=1)] = 8
-    seed: int = 0
+    seed: Seed = 0
 
 
 class EvaluationSettings(Settings):
@@ -97,7 +99,7 @@ class TheorySettings(Settings):
     examples: Annotated[int, Field(ge=2)] = 8
     tokens: Annotated[int, Field(ge=3)] = 128
     steps: Annotated[int, Field(ge=1)] = 4
-    seed: int = 0
+    seed: Seed = 0
 
 
 Rule = Literal[
@@ -131,7 +133,7 @@ class ScaleSettings(Settings):
     datasets: dict[str, DatasetSettings]
     models: list[str]
     main_model: str
-    seeds: list[int] = [0]
+    seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
     finetune: FinetuneSettings = FinetuneSettings()
     scores: ScoreSettings = ScoreSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -160,6 +162,8 @@ class Scale:
             raise SettingsError(
                 f"{where}: per_dataset.{stray[0]} names no data set; datasets are {', '.join(sorted(settings.datasets))}"
             )
+        if len(set(settings.seeds)) < len(settings.seeds):
+            raise SettingsError(f"{where}: key 'seeds' has value {settings.seeds}; right is each seed once")
         self._check_overrides()
         self._check_all()
 
@@ -222,7 +226,13 @@ class Scale:
         where = f"{self.where}: methods.{name} ({dataset}, {model})"
         values = self._layered(dataset, model, "methods", name) | dict(changes or {})
         values = {key: self.resolve_layer(model, key, value, where) for key, value in values.items()}
-        return validate(defense_module(name, self.where).Settings, values, where)
+        checked = validate(defense_module(name, self.where).Settings, values, where)
+        source, rank = self.models[model].source, getattr(checked, "rank", 0)
+        if isinstance(source, RandomModel) and rank > source.shape.get("hidden_size", rank):
+            raise SettingsError(
+                f"{where}: rank is {rank}; {model} has hidden states of {source.shape['hidden_size']} numbers"
+            )
+        return checked
 
     def resolve_layer(self, model: str, key: str, value: Any, where: str) -> Any:
         """A layer's number for ``early``, ``middle``, ``late``, ``last``; an error for a layer that does not exist."""
@@ -271,6 +281,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise SettingsError(f"{path}: expected keys and values at the top level, found {type(content).__name__}")
+    _check_finite(content, str(path))
     return content
 
 
@@ -296,7 +307,17 @@ def _check_family(model: ModelSettings, where: str) -> None:
 
 def load_scale(values: Mapping[str, Any], models: Mapping[str, ModelSettings], where: str) -> Scale:
     """A scale from its file's content."""
+    _check_finite(values, where)
     return Scale(validate(ScaleSettings, values, where), models, where)
+
+
+def _check_finite(value: Any, where: str, key: str = "") -> None:
+    """No record can hold ``.inf`` or ``.nan``."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SettingsError(f"{where}: key {key!r} has value {value}; right is a finite number")
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in parts:
+        _check_finite(part, where, f"{key}.{name}" if key else str(name))
 
 
 def scale_files(folder: Path) -> dict[str, Path]:

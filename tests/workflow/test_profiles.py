@@ -101,6 +101,17 @@ def test_the_slurm_profile_asks_for_a_gpu_and_time(checkout: Project) -> None:
         assert not [block for block in jobs[rule] if re.search(r"\bgpu=[1-9]", block)], rule
 
 
+def test_a_scale_says_what_its_jobs_get_on_a_cluster(checkout: Project) -> None:
+    given = ["scale=paper", "threads=8", "resources={train_defense: {runtime: 2880, mem_mb: 200000}}"]
+    said = checkout(
+        "--workflow-profile", "profiles/slurm", "--cores", "16", "-n", "--config", *given, "--", "main_imdb"
+    )
+    assert said.code == 0, said.text
+    for block in blocks(said)["train_defense"]:
+        assert re.search(r"^    threads: 8$", block, re.MULTILINE), block
+        assert re.search(r"\bmem_mb=200000\b.*\bruntime=2880\b", block) and "cpus_per_task" not in block, block
+
+
 def test_what_evaluates_an_arm_goes_before_the_next_arms_training(checkout: Project) -> None:
     jobs = blocks(checkout("-n", "--", "results/paper/tables/main_imdb.md"))
     first = {rule for rule, texts in jobs.items() if any("    priority: 1\n" in text for text in texts)}

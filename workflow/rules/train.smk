@@ -27,7 +27,7 @@ rule finetune:
     resources:
         gpu=PLANS.gpus,
         runtime=PLANS.resource("finetune", "runtime", 1440),
-        mem_mb=PLANS.resource("finetune", "mem_mb", 64000),
+        mem_mb=PLANS.resource("finetune", "mem_mb", 96000),
     conda:
         ENVIRONMENT
     script:
@@ -63,7 +63,7 @@ rule train_defense:
     resources:
         gpu=PLANS.gpus,
         runtime=PLANS.resource("train_defense", "runtime", 1440),
-        mem_mb=PLANS.resource("train_defense", "mem_mb", 64000),
+        mem_mb=PLANS.resource("train_defense", "mem_mb", 96000),
     conda:
         ENVIRONMENT
     script:

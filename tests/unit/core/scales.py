@@ -33,7 +33,7 @@ SCALE: dict[str, Any] = {
     "models": ["tiny", "other"], "main_model": "other", "seeds": [0, 1],
     "methods": {
         "none": {}, "lat": {"attack_layer": "early", "epsilon": 1.0},
-        "lat_reft": {"attack_layer": "early", "reft_layer": "last", "epsilon": 0.5},
+        "lat_reft": {"attack_layer": "early", "reft_layer": "last", "epsilon": 0.5, "rank": 16},
     },
     "attacks": {"gcg": {}, "weak": {"kind": "gcg", "rounds": 1}},
     "grids": {"window": [1, 20], "pruning": [0.0, 0.25]},
