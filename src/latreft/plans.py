@@ -273,11 +273,22 @@ class Plans:
         return scored(self.figure_plan(w), w.figure, artefacts.SCORES)
 
     def figure_code(self, w: Wildcards) -> str:
+        plan = self.figure_plan(w)
+        self._check_kind(plan, w.figure, plan.experiments.figures, "figure")
         module = "heatmaps" if w.figure.startswith("heatmaps_") else w.figure
         return self.code("make_figure.py", self._module("plots", module, "figures"))
 
     def table_code(self, w: Wildcards) -> str:
+        experiments = self.plan(w).experiments
+        self._check_kind(self.plan(w), w.table, {**experiments.tables, **experiments.extra}, "table")
         return self.code("make_table.py", self._module("tables", self.table_builder(w), "tables"))
+
+    def _check_kind(self, plan: Plan, name: str, targets: Mapping[str, Any], kind: str) -> None:
+        """A table asked for as a figure, or the other way round, is answered with where it lies."""
+        if name not in targets:
+            plan.target(name)  # or there is none of that name
+            files = " and ".join(self.by_name(plan.scale.name)[name])
+            raise SettingsError(f"{plan.where}: {name} is no {kind}; its files are {files}")
 
     def _module(self, package: str, name: str, section: str) -> str:
         """The module that makes a table or figure, or an error that says where it is looked for."""

@@ -101,6 +101,8 @@ def test_a_bad_value_on_the_command_line_is_one_line(
         ("nope", "no target is called 'nope'; there are all, tables, figures, heatmaps, claims, "),
         ("results/mini/tables/nope.csv", "targets are main_imdb"),
         ("figures/mini/nope.pdf", "targets are main_imdb"),
+        ("figures/mini/main_imdb.pdf", "main_imdb is no figure; its files are results/mini/tables/main_imdb.csv and"),
+        ("results/mini/tables/placement.md", "placement is no table; its files are figures/mini/placement.pdf and"),
         ("results/mini/data/nope/manifest.json", "no data set is called 'nope'; there are imdb"),
         ("results/mini/models/nope/manifest.json", "no model is called 'nope'; there are mini-neox"),
         (f"{RUN}/mini-neox/nope/seed0/train.json", "no target of scale mini wants the arm imdb/mini-neox/nope/seed0"),
