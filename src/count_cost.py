@@ -1,5 +1,6 @@
 """Rule script: what one training step of an arm costs, by the paper's formulas, by one uniform rule, and as counted."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -7,7 +8,7 @@ from latreft.cli import one_line_errors
 from latreft.cost.ledgers import ledgers
 from latreft.cost.paper import NORMAL_TOKENS
 from latreft.cost.shapes import from_config
-from latreft.files import read_json, sha256
+from latreft.files import check_manifest, read_json, sha256
 from latreft.records import RunRecord, read_record, write_record
 
 if TYPE_CHECKING:
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
 @one_line_errors()
 def main(snakemake: "Snakemake") -> None:
     """``input``: record (of the training), classifier; ``output``: record; ``params``: code, config (its file)."""
-    trained = read_record(snakemake.input.record)
+    trained, config = read_record(snakemake.input.record), Path(snakemake.params.config)
+    check_manifest(snakemake.input.classifier, config.name)
     counted = trained.cost.get("flops_per_token")
     costs = ledgers(
         trained.method,
-        from_config(SimpleNamespace(**read_json(snakemake.params.config))),
+        from_config(SimpleNamespace(**read_json(config))),
         settings=trained.settings,
         trainable=trained.cost["trainable_parameters"],
         surrogate_parameters=trained.cost.get("surrogate_parameters"),

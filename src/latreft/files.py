@@ -66,18 +66,27 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def check_manifest(manifest: str | Path) -> dict[str, Any]:
-    """Read a manifest and check that each file it lists (``files: {name: sha256}``) is there.
+def check_manifest(manifest: str | Path, *names: str) -> dict[str, Any]:
+    """Read a manifest and check that the files it lists (``files: {name: sha256}``) are there and unchanged.
 
-    Raises ``FileNotFoundError`` naming the missing file and the manifest.
+    With ``names`` only those are checked: reading one of many, a job need not read all. Records credit what a job read
+    to the manifest's own SHA-256, so other bytes than it lists must not be used. Raises ``FileNotFoundError`` for a
+    missing file and ``ValueError`` for a changed one, naming the file and the manifest.
     """
     manifest = Path(manifest)
     content: dict[str, Any] = read_json(manifest)
-    for name in content.get("files", {}):
-        if not (manifest.parent / name).is_file():
+    listed: dict[str, str] = content.get("files", {})
+    for name in names or listed:
+        path = manifest.parent / name
+        if not path.is_file():
             raise FileNotFoundError(
-                f"{manifest.parent / name} is listed in {manifest} but missing; "
-                "delete the manifest to have it made again"
+                f"{path} is listed in {manifest} but missing; delete the manifest to have it made again"
+            )
+        found = sha256(path)
+        if found != listed[name]:
+            raise ValueError(
+                f"{path} is not the file that {manifest} lists: its SHA-256 is {found[:12]}, right is "
+                f"{listed[name][:12]}; put the file back, or delete both to have them made again"
             )
     return content
 

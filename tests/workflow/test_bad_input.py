@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -182,6 +183,36 @@ def test_cuda_without_a_gpu_is_one_line(project: Project) -> None:
     assert said.errors() == [
         "error: device is 'cuda', but no GPU is visible; set device to 'cpu' or 'auto', or check the driver"
     ]
+
+
+CLASSIFIER = f"{RUN}/mini-neox/classifier"
+
+
+@pytest.mark.parametrize(
+    ("damaged", "job"),
+    [
+        ("results/mini/models/mini-neox/model.safetensors", f"{CLASSIFIER}/manifest.json"),
+        (f"{CLASSIFIER}/model.safetensors", f"{ARM}/attack_gcg.json"),
+        (f"{CLASSIFIER}/tokenizer.json", f"{CLASSIFIER}/finetune.json"),
+        (f"{CLASSIFIER}/config.json", f"{ARM}/cost.json"),
+        (f"{ARM}/defense/weights.safetensors", f"{ARM}/accuracy.json"),
+        (f"{RUN}/mini-neox/scores/scores.safetensors", f"{ARM}/train.json"),
+        ("results/mini/data/imdb/validation.parquet", f"{RUN}/mini-neox/theory.json"),
+    ],
+)
+def test_a_file_that_its_manifest_does_not_list_so_is_read_by_no_job(project: Project, damaged: str, job: str) -> None:
+    """Snakemake looks at the manifest alone, which is as it was."""
+    path, time = project.path(damaged), project.path(damaged).stat()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(time.st_atime_ns, time.st_mtime_ns))
+    assert project.plan().names == set()
+    project.path(job).unlink()
+    said = project.run("--", job)
+    assert said.code == 1 and len(said.errors()) == 1 and "Traceback" not in said.text, said.text
+    assert f"error: {damaged} is not the file that " in said.text and "manifest.json lists: its SHA-256" in said.text
+    assert not project.path(job).exists()
 
 
 # --- places ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latreft.files import check_manifest, sha256
+from latreft.files import check_manifest, read_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,17 +18,12 @@ def load_split(manifest_path: str | Path, split: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    manifest = check_manifest(manifest_path)
-    name = f"{split}.parquet"
-    if name not in manifest["files"]:
-        known = ", ".join(sorted(Path(file).stem for file in manifest["files"]))
+    name, listed = f"{split}.parquet", read_json(manifest_path)["files"]
+    if name not in listed:
+        known = ", ".join(sorted(Path(file).stem for file in listed))
         raise ValueError(f"{manifest_path} has no split '{split}'; it has {known}")
-    path = Path(manifest_path).parent / name
-    if sha256(path) != manifest["files"][name]:
-        raise ValueError(
-            f"{path} is not the file that {manifest_path} lists (other SHA-256); delete both to have them made again"
-        )
-    return pd.read_parquet(path)
+    check_manifest(manifest_path, name)
+    return pd.read_parquet(Path(manifest_path).parent / name)
 
 
 def drawn(rows: pd.DataFrame, count: int, seed: int) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -103,12 +104,23 @@ def test_a_fingerprint_ignores_key_order_and_nothing_else():
     assert len({fingerprint(v) for v in ({"a": 1}, {"a": 2}, {"b": 1}, {"a": "1"}, [1, 2], [2, 1], {"a": None})}) == 7
 
 
-def test_a_manifest_names_the_file_that_is_missing(tmp_path):
-    write_json(tmp_path / "manifest.json", {"files": {"x.bin": "0"}})
+def test_a_manifest_names_the_file_that_is_missing_or_another(tmp_path):
+    manifest = tmp_path / "manifest.json"
+    write_json(manifest, {"files": {"x.bin": hashlib.sha256(b"right").hexdigest(), "y.bin": "0"}})
     with pytest.raises(FileNotFoundError, match="x.bin is listed in .*manifest.json but missing; delete the manifest"):
-        check_manifest(tmp_path / "manifest.json")
-    (tmp_path / "x.bin").write_bytes(b"")
-    assert check_manifest(tmp_path / "manifest.json")["files"] == {"x.bin": "0"}
+        check_manifest(manifest, "x.bin")
+    (tmp_path / "x.bin").write_bytes(b"right")
+    assert set(check_manifest(manifest, "x.bin")["files"]) == {"x.bin", "y.bin"}
+    with pytest.raises(FileNotFoundError, match="y.bin is listed in"):
+        check_manifest(manifest)
+    (tmp_path / "x.bin").write_bytes(b"wrong")
+    found, right = (hashlib.sha256(content).hexdigest()[:12] for content in (b"wrong", b"right"))
+    message = (
+        f"x.bin is not the file that .*manifest.json lists: its SHA-256 is {found}, right is {right}; put the file"
+    )
+    for names in ([], ["x.bin"]):
+        with pytest.raises(ValueError, match=message):
+            check_manifest(manifest, *names)
 
 
 def test_readers_see_the_old_or_the_new_file_while_it_is_written(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from unit.defenses.arms import SETTINGS, arm, fresh, train
-from unit.models.tiny import FAMILIES
+from unit.models.tiny import FAMILIES, damaged, relist
 
 from latreft.defenses import base
 from latreft.defenses.saved import WEIGHTS, load, save
@@ -79,6 +79,7 @@ def test_tensors_that_do_not_fit_are_refused_by_name(method, tmp_path):
     }
     for fault, tensors in faults.items():
         save_file({key: value.contiguous() for key, value in tensors.items()}, tmp_path / WEIGHTS)
+        relist(manifest)
         model = fresh()
         with pytest.raises(ValueError) as error:
             load(manifest, model, classifier_sha256="c" * 64)
@@ -95,6 +96,7 @@ def test_an_edit_for_a_wider_model_or_a_layer_that_is_not_there_is_refused(tmp_p
     from latreft.interventions.reft import LoReFT
 
     save_file(LoReFT(32, 4).weights(), tmp_path / WEIGHTS)
+    relist(manifest)
     with pytest.raises(ValueError, match="the saved ReFT is of width 32, the classifier of 16"):
         load(manifest, fresh(), classifier_sha256="c" * 64)
 
@@ -104,6 +106,19 @@ def test_a_missing_file_is_named(tmp_path):
     (tmp_path / WEIGHTS).unlink()
     with pytest.raises(FileNotFoundError, match=f"{WEIGHTS} is listed in .*manifest.json but missing"):
         load(manifest, fresh(), classifier_sha256="c" * 64)
+
+
+@pytest.mark.parametrize("method", SETTINGS)
+def test_weights_that_are_not_those_of_the_manifest_are_refused(method, tmp_path):
+    """One damaged byte, and the weights of another seed's training, which fit."""
+    manifest, _ = saved(method, tmp_path)
+    damaged(tmp_path / WEIGHTS)
+    with pytest.raises(ValueError, match=f"{WEIGHTS} is not the file that .*manifest.json lists"):
+        load(manifest, fresh(), classifier_sha256="c" * 64)
+    if method == "lat_reft":
+        save_file(LoReFT(16, 4, seed=9).weights(), tmp_path / WEIGHTS)
+        with pytest.raises(ValueError, match=f"{WEIGHTS} is not the file that .*manifest.json lists"):
+            load(manifest, fresh(), classifier_sha256="c" * 64)
 
 
 def test_saving_over_an_older_defense_leaves_nothing_of_it(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
-from unit.models.tiny import FAMILIES, classifier, examples
+from unit.models.tiny import FAMILIES, classifier, damaged, examples, relist
 
 from latreft.files import read_json
 from latreft.models.batch import collate
@@ -119,6 +119,7 @@ def test_a_missing_or_stray_weight_is_an_error_that_names_it(name, tmp_path):
     save_file(
         {k: v for k, v in weights.items() if k != lost} | {"stray.weight": torch.zeros(2)}, path, {"format": "pt"}
     )
+    relist(manifest)
     with pytest.raises(
         ValueError, match=f"does not fit .*missing \\['{re.escape(lost)}'\\], unexpected \\['stray.weight'\\]"
     ):
@@ -130,6 +131,7 @@ def test_a_weight_of_another_shape_is_an_error(tmp_path):
     weights = load_file(tmp_path / "model.safetensors")
     weights["norm.weight"] = weights["norm.weight"][:8].contiguous()
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    relist(manifest)
     with pytest.raises((ValueError, RuntimeError), match="norm.weight|mismatch"):
         load_classifier(manifest, CPU, "float32")
 
@@ -149,6 +151,7 @@ def test_a_weight_of_another_shape_is_an_error(tmp_path):
 def test_a_head_that_is_not_one_is_an_error_and_never_a_fresh_one(tensors, message, tmp_path):
     _, manifest = saved("llama", tmp_path)
     save_file(tensors, tmp_path / "head.safetensors")
+    relist(manifest)
     with pytest.raises(ValueError, match=message):
         load_classifier(manifest, CPU, "float32")
 
@@ -160,6 +163,35 @@ def test_a_file_that_the_manifest_lists_and_that_is_gone_is_named(lost, tmp_path
     with pytest.raises(
         FileNotFoundError, match=f"{lost} is listed in .*manifest.json but missing; delete the manifest"
     ):
+        load_classifier(manifest, CPU, "float32")
+
+
+@pytest.mark.parametrize("kind", ["base", "classifier"])
+def test_no_file_that_the_manifest_lists_is_used_when_it_is_another(kind, tmp_path):
+    """Weights, head, configuration, tokenizer: a record names the manifest's SHA-256 for all of them."""
+    manifest = tmp_path / "manifest.json"
+    if kind == "base":
+        make_base("tiny", random_settings("llama"), TEXTS, manifest)
+    else:
+        saved("llama", tmp_path)
+    files = read_json(manifest)["files"]
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(files)
+    for name in files:
+        before = (tmp_path / name).read_bytes()
+        damaged(tmp_path / name)
+        with pytest.raises(ValueError, match=f"{name} is not the file that .*manifest.json lists: its SHA-256 is"):
+            load_base(manifest, "float32", 2) if kind == "base" else load_classifier(manifest, CPU, "float32")
+        (tmp_path / name).write_bytes(before)
+
+
+def test_weights_of_another_classifier_of_the_same_shape_are_refused(tmp_path):
+    _, manifest = saved("llama", tmp_path / "own")
+    other = classifier("llama", dtype=torch.float32, seed=9)
+    save_classifier(
+        other, train_tokenizer(TEXTS, 300, beginning=False), tmp_path / "other/manifest.json", name="o", revision="r"
+    )
+    (tmp_path / "own/model.safetensors").write_bytes((tmp_path / "other/model.safetensors").read_bytes())
+    with pytest.raises(ValueError, match="model.safetensors is not the file .*; put the file back, or delete both"):
         load_classifier(manifest, CPU, "float32")
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from latreft.files import read_json, sha256, write_json
 from latreft.models.batch import Example
 from latreft.models.classifier import Classifier
 from latreft.models.families import family
@@ -81,3 +83,17 @@ def silenced(model: Classifier, kept: Sequence[Tensor], window: int = 10**9) -> 
             _, output = model.family.neuron_layers(block)
             stack.callback(output.register_forward_pre_hook(hook_of(keep)).remove)
         yield
+
+
+def relist(manifest: Path) -> None:
+    """Have a manifest list its files as they are now: what a job of other code could have written."""
+    content = read_json(manifest)
+    content["files"] = {name: sha256(manifest.parent / name) for name in content["files"]}
+    write_json(manifest, content)
+
+
+def damaged(path: Path) -> None:
+    """One byte in the middle of a file is another: length and layout stay."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
