@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from latreft.attacks.base import attack_metrics, write_outcomes
 from latreft.attacks.registry import attack_settings
 from latreft.attacks.run import run_attack
-from latreft.cli import one_line_errors
+from latreft.cli import job_script
 from latreft.data.prepared import load_split
 from latreft.defenses.saved import load
 from latreft.files import remove_with_empty_folders, sha256
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
 
 
-@one_line_errors()
+@job_script
 def main(snakemake: "Snakemake") -> None:
     """``input``: classifier, defense, data; ``output``: record, outcomes; ``params``: see attack.smk."""
     params = snakemake.params

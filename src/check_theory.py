@@ -7,7 +7,7 @@ warm_start(snakemake)  # type: ignore[name-defined]  # noqa: F821
 from typing import TYPE_CHECKING
 
 from latreft.circuits.scores import load_scores
-from latreft.cli import one_line_errors
+from latreft.cli import job_script
 from latreft.data.prepared import drawn, load_split
 from latreft.files import sha256
 from latreft.job import start
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
 
 
-@one_line_errors()
+@job_script
 def main(snakemake: "Snakemake") -> None:
     """``input``: classifier, data, scores; ``output``: record; ``params``: see theory.smk."""
     params, settings = snakemake.params, snakemake.params.settings

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from latreft.cli import one_line_errors
+from latreft.cli import job_script
 from latreft.files import write_text
 from latreft.records import long_form, read_record
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
 
 
-@one_line_errors()
+@job_script
 def main(snakemake: "Snakemake") -> None:
     """``input.records``: record files; ``output.csv``: the long form."""
     frame = long_form(read_record(path) for path in snakemake.input.records)

@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from latreft.cli import one_line_errors
+from latreft.cli import job_script
 from latreft.cost.ledgers import ledgers
 from latreft.cost.paper import NORMAL_TOKENS
 from latreft.cost.shapes import from_config
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
 
 
-@one_line_errors()
+@job_script
 def main(snakemake: "Snakemake") -> None:
     """``input``: record (of the training), classifier; ``output``: record; ``params``: code, config (its file)."""
     trained, config = read_record(snakemake.input.record), Path(snakemake.params.config)

@@ -6,7 +6,7 @@ warm_start(snakemake)  # type: ignore[name-defined]  # noqa: F821
 
 from typing import TYPE_CHECKING
 
-from latreft.cli import one_line_errors
+from latreft.cli import job_script
 from latreft.engine.interface import Defended
 from latreft.evaluation import accuracy, write_outcomes
 from latreft.files import sha256
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
 
 
-@one_line_errors()
+@job_script
 def main(snakemake: "Snakemake") -> None:
     """``input``: classifier, training (its record), data; ``output``: record, outcomes; ``params``: see attack.smk."""
     params = snakemake.params

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from latreft.cli import one_line_errors
+from latreft.cli import job_script
 from latreft.data.prepared import load_split
 from latreft.models.loading import make_base
 from latreft.models.shape import check_shape
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
 
 
-@one_line_errors()
+@job_script
 def main(snakemake: "Snakemake") -> None:
     """``params``: model (its name), settings (plain values); ``input.data``: manifests that a tokenizer learns from."""
     model, settings = snakemake.params.model, snakemake.params.settings

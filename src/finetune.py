@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from latreft.batches import Batches, steps_of
-from latreft.cli import one_line_errors
+from latreft.cli import job_script
 from latreft.data.prepared import load_split
 from latreft.files import fingerprint, sha256
 from latreft.interventions.edits import Edits
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
 
 
-@one_line_errors()
+@job_script
 def main(snakemake: "Snakemake") -> None:
     """``input``: base, data (manifests); ``output``: manifest, head, weights, record; ``params``: see train.smk."""
     params, settings = snakemake.params, snakemake.params.settings

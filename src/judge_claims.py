@@ -7,14 +7,14 @@ from latreft.claims.quantities import Measured
 from latreft.claims.runs import read_runs
 from latreft.claims.settings import ledger
 from latreft.claims.verdict import judge
-from latreft.cli import one_line_errors
+from latreft.cli import job_script
 from latreft.tables.render import write
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
 
 
-@one_line_errors()
+@job_script
 def main(snakemake: "Snakemake") -> None:
     """``input``: records, outcomes; ``params``: scale, caption, ledger, arms, costs, main_model, models, code."""
     params = snakemake.params

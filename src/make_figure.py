@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from latreft.cli import one_line_errors
+from latreft.cli import job_script
 from latreft.plots import figure_module
 from latreft.plots.style import save
 from latreft.tables.context import snakemake_context
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
 
 
-@one_line_errors()
+@job_script
 def main(snakemake: "Snakemake") -> None:
     """``params``: target, title, scale, scale_title, cells, titles; ``input``: records, for heatmaps also scores."""
     context = snakemake_context(snakemake)

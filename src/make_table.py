@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from latreft.cli import one_line_errors
+from latreft.cli import job_script
 from latreft.tables import table_builder
 from latreft.tables.context import snakemake_context
 from latreft.tables.render import write
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
 
 
-@one_line_errors()
+@job_script
 def main(snakemake: "Snakemake") -> None:
     """``params``: target, builder, title, scale, scale_title, cells, titles; ``input``: records (or manifests), paper."""
     context = snakemake_context(snakemake)

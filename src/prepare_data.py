@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latreft.cli import one_line_errors
+from latreft.cli import job_script
 from latreft.data.prepare import prepare
 from latreft.data.settings import DatasetSettings
 from latreft.settings import validate
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
 
 
-@one_line_errors()
+@job_script
 def main(snakemake: "Snakemake") -> None:
     """``params``: dataset (its name), settings (plain values); ``output``: manifest, the splits go beside it."""
     name = snakemake.params.dataset

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from latreft.circuits.allocation import keep_mask
 from latreft.circuits.scores import neuron_scores
-from latreft.cli import one_line_errors
+from latreft.cli import job_script
 from latreft.data.prepared import drawn, load_split
 from latreft.files import atomic, sha256, write_json
 from latreft.job import start
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
 
 
-@one_line_errors()
+@job_script
 def main(snakemake: "Snakemake") -> None:
     """``input``: classifier, data; ``output``: manifest, scores, record; ``params``: see circuits.smk."""
     params, settings = snakemake.params, snakemake.params.settings

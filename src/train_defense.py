@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from latreft.circuits.scores import load_scores
-from latreft.cli import one_line_errors
+from latreft.cli import job_script
 from latreft.data.prepared import load_split
 from latreft.defenses.base import Training
 from latreft.defenses.registry import defense_module
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import Snakemake
 
 
-@one_line_errors()
+@job_script
 def main(snakemake: "Snakemake") -> None:
     """``input``: classifier, data, scores; ``output``: manifest, weights, record; ``params``: see train.smk."""
     params = snakemake.params

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from latreft.cli import say
 from latreft.cost.measured import peak_memory
 from latreft.determinism import deterministic
 from latreft.engine.interface import Engine
@@ -63,10 +63,7 @@ class Job:
 
     def log(self, message: str) -> None:
         """One line to the terminal and to the job's log file."""
-        print(message, file=sys.stderr, flush=True)
-        if self.log_path is not None:
-            with self.log_path.open("a", encoding="utf-8") as handle:
-                handle.write(message + "\n")
+        say(message, self.log_path)
 
     def progress(self, label: str, unit: str) -> ProgressReport:
         """Progress of a long step."""
@@ -106,7 +103,7 @@ class Job:
 
 @contextmanager
 def start(runtime: Mapping[str, Any], log: str | None = None, jobs_per_gpu: int = 1) -> Iterator[Job]:
-    """Take the device, set threads and determinism, and open the log.
+    """Take the device, set threads and determinism, and go on with the log.
 
     ``device: auto`` takes a GPU where there is one; ``cuda`` without a GPU is an error. Of a GPU that may run several
     jobs at a time the records say so: their seconds need not be those of a job alone.
@@ -115,7 +112,7 @@ def start(runtime: Mapping[str, Any], log: str | None = None, jobs_per_gpu: int 
     log_path = None if log is None else Path(log)
     if log_path is not None:
         log_path.parent.mkdir(parents=True, exist_ok=True)
-        log_path.write_text("", encoding="utf-8")
+        log_path.touch()
     torch.set_num_threads(settings.threads)
     disable_progress_bar()
     deterministic(settings.deterministic)

@@ -164,6 +164,8 @@ def test_data_of_the_wrong_kind_are_one_line(project: Project, frame: pd.DataFra
     own_parquet(project, frame)
     assert_one_line(project, "--", "results/mini/data/mine/manifest.json", named=named)
     assert not project.path("results/mini/data/mine/manifest.json").exists()
+    (said,) = project.path("logs/mini/prepare_data/mine.log").read_text().splitlines()
+    assert said.startswith("error: ") and all(part in said for part in named)
 
 
 def test_a_parquet_file_that_cannot_be_read_is_one_line(project: Project) -> None:
@@ -183,6 +185,16 @@ def test_cuda_without_a_gpu_is_one_line(project: Project) -> None:
     assert said.errors() == [
         "error: device is 'cuda', but no GPU is visible; set device to 'cpu' or 'auto', or check the driver"
     ]
+    log = "logs/mini/finetune/imdb_mini-neox.log"  # the first that would take a card
+    assert project.path(log).read_text().splitlines() == said.errors()
+
+
+def test_a_fault_of_the_program_is_in_the_log_of_its_job(project: Project) -> None:
+    project.edit("src/latreft/defenses/none.py", "return Trained(", "raise KeyError('layer')\n    return Trained(")
+    said = project.run("--", f"{RUN}/mini-neox/none/seed0/train.json")
+    log = project.path("logs/mini/train_defense/imdb_mini-neox_none_0.log").read_text()
+    assert said.code == 1 and log.startswith("Traceback") and log.endswith("KeyError: 'layer'\n")
+    assert "KeyError: 'layer'" in said.text
 
 
 CLASSIFIER = f"{RUN}/mini-neox/classifier"

@@ -125,7 +125,9 @@ def test_texts_survive_unchanged(make_settings: Any, parquet: Path, tmp_path: Pa
 
 def run_script(settings: dict[str, Any], manifest: Path) -> None:
     job = SimpleNamespace(
-        params=SimpleNamespace(dataset="rows", settings=settings), output=SimpleNamespace(manifest=str(manifest))
+        params=SimpleNamespace(dataset="rows", settings=settings),
+        output=SimpleNamespace(manifest=str(manifest)),
+        log=[str(manifest.parents[1] / "logs" / "rows.log")],
     )
     runpy.run_path(str(SCRIPT), init_globals={"snakemake": job})
 
@@ -149,3 +151,4 @@ def test_the_rule_script_says_one_line_for_bad_settings(
         run_script(make_settings().model_dump(mode="json") | changes, tmp_path / "out" / "manifest.json")
     said = capsys.readouterr().err
     assert stopped.value.code == 1 and said.startswith(message) and said.count("\n") == 1
+    assert (tmp_path / "logs" / "rows.log").read_text() == said

@@ -288,9 +288,9 @@ space = types.SimpleNamespace
 jobs = {"placement": space(records=[str(p) for p in runs.paths]), "heatmaps_imdb": space(scores=str(
     s.write_scores(folder / "runs/imdb/pythia_1.4b/scores/scores.safetensors", 6, 300)))}
 for target, given in jobs.items():
-    job = space(input=given, output=space(pdf=str(out / f"{target}.pdf"), png=str(out / f"{target}.png")), params=space(
-        target=target, title="T", scale="small", scale_title="One GPU", titles=s.TITLES,
-        cells=cells if target == "placement" else []))
+    job = space(input=given, output=space(pdf=str(out / f"{target}.pdf"), png=str(out / f"{target}.png")),
+        log=[str(folder / "logs" / f"{target}.log")], params=space(target=target, title="T", scale="small", scale_title="One GPU",
+        titles=s.TITLES, cells=cells if target == "placement" else []))
     runpy.run_path(sys.argv[5], {"snakemake": job})
 """
 

@@ -266,6 +266,7 @@ def script_job(folder, runs, cells, out):
     return SimpleNamespace(
         input=SimpleNamespace(records=[str(path) for path in runs.paths]),
         output=SimpleNamespace(**{ending: str(folder / out / f"table.{ending}") for ending in ("csv", "md", "tex")}),
+        log=[str(folder / "logs" / "table.log")],
         params=SimpleNamespace(
             target="main_imdb",
             builder="main_imdb",
@@ -295,7 +296,8 @@ def test_the_script_says_what_is_wrong_in_one_line(tmp_path, capsys):
     job.params.scale = "paper"
     with pytest.raises(SystemExit):
         runpy.run_path(str(SCRIPT), {"snakemake": job})
-    assert capsys.readouterr().err.startswith("error: a record of scale 'small'")
+    said = capsys.readouterr().err
+    assert said.startswith("error: a record of scale 'small'") and Path(job.log[0]).read_text() == said
     assert not (tmp_path / "a").exists()
 
 
