@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pandas as pd
-from workflow.project import RUN, SCALE, Project
+from workflow.project import RUN, SCALE, Project, Said
 
 from latreft.records import read_record
 
@@ -125,6 +125,34 @@ def test_a_new_attack_is_one_file_and_one_line(project: Project) -> None:
     record = read_record(project.path(f"{RUN}/mini-neox/r2d2/seed0/attack_repeated.json"))
     assert record.settings["tries"] == 3 and record.metrics["asr"].n == 4
     assert "repeated" in project.path("results/mini/tables/main_imdb.md").read_text()
+
+
+def attacking(project: Project, attack: str) -> tuple[Said, list[str]]:
+    """R2D2's arm under an attack with the code ``attack``: what was said, and the lines of the job's log."""
+    project.path("src/latreft/attacks/repeated.py").write_text(attack)
+    project.change(lambda scale: scale["attacks"].update(repeated={}))
+    project.change(
+        lambda content: content["tables"]["main_imdb"]["groups"][1]["attacks"].append("repeated"),
+        "config/experiments.yaml",
+    )
+    said = project.run("--config", "scale=mini", "--", f"{RUN}/mini-neox/r2d2/seed0/attack_repeated.json")
+    log = project.path("logs/mini/attack/imdb_mini-neox_r2d2_0_repeated.log")
+    return said, log.read_text().splitlines()
+
+
+def test_an_attack_that_reports_another_loss_is_warned_of_in_the_log(project: Project) -> None:
+    said, log = attacking(project, ATTACK.replace(".item()", ".item() + 99"))
+    (line,) = [line for line in log if "the evaluated one" in line]
+    assert line.startswith(
+        "warning: repeated: for 4 of 4 examples the search's loss is not the evaluated one (example "
+    )
+    assert said.code == 0 and line in said.text.splitlines()
+
+
+def test_an_attack_that_returns_other_tokens_is_one_line(project: Project) -> None:
+    said, log = attacking(project, ATTACK.replace("rows[best].tolist()", "rows[best].tolist()[1:]"))
+    assert said.code == 1 and len(said.errors()) == 1 and "Traceback" not in said.text, said.text
+    assert "under repeated: the attack returned 9 tokens, [" in said.errors()[0] and log == said.errors()
 
 
 def own_reviews(project: Project) -> None:

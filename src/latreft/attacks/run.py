@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -164,7 +165,7 @@ def find(
 ) -> list[Found]:
     """The searches alone, for methods that train on what they find: of one example, or of a group attacked together.
 
-    The model should be in evaluation mode.
+    The model should be in evaluation mode. Raises ``ValueError`` for a result that is not what it has to be.
     """
     places = [place(tokenizer, example.tokens, settings.placement) for example in examples]
     searches = [
@@ -177,7 +178,7 @@ def find(
             return round_trips(tokenizer, example.tokens, at, rows)
 
         try:
-            return attack_of(settings)(
+            found = attack_of(settings)(
                 search,
                 label=example.label,
                 allowed=allowed,
@@ -188,9 +189,37 @@ def find(
             )
         except FloatingPointError as error:
             raise FloatingPointError(f"example {example.id} under {settings.kind}: {error}") from error
+        fault = fault_of(found, settings.tokens, allowed)
+        if fault is not None:
+            raise ValueError(f"example {example.id} under {settings.kind}: the attack returned {fault}")
+        return found
 
     attacks = [partial(attack_on, *own) for own in zip(examples, places, generators, strict=True)]
     return run_all(engine, searches, attacks, settings.tokens, settings.in_flight)
+
+
+def fault_of(found: object, count: int, allowed: Tensor) -> str | None:
+    """What is wrong with an attack's result, and what would be right; None for one that can be judged.
+
+    Fewer tokens, or special ones, would be another attack than its record says, and more would be cut off.
+    """
+    if not isinstance(found, Found):
+        return f"{found!r:.200}; right is a Found"
+    tokens = found.tokens
+    if not isinstance(tokens, tuple) or any(type(token) is not int for token in tokens):
+        return f"the tokens {tokens!r:.200}; right is a tuple of {count} numbers of type int"
+    if len(tokens) != count:
+        return f"{len(tokens)} tokens, {list(tokens)!r:.200}; right are settings.tokens, {count}"
+    stray = [token for token in tokens if not (0 <= token < len(allowed) and allowed[token])]
+    if stray:
+        return f"the tokens {list(tokens)!r:.200}, of which {stray!r:.200} are not allowed"
+    if not isinstance(found.loss, float) or not math.isfinite(found.loss):
+        return f"the loss {found.loss!r:.200}; right is a finite float"
+    for name in ("iterations", "forwards", "backwards", "without_survivor"):
+        value = getattr(found, name)
+        if type(value) is not int or value < 0:
+            return f"{name} {value!r:.200}; right is an int of 0 or more"
+    return None
 
 
 class Verdict(NamedTuple):

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from latreft.attacks import gcg, random_token
-from latreft.attacks.base import attack_metrics, attacked, content_of, recompute, write_outcomes
+from latreft.attacks.base import Found, attack_metrics, attacked, content_of, recompute, write_outcomes
 from latreft.attacks.run import evaluating, run_attack
 from latreft.engine.interface import predict
 from latreft.engine.reference import FullSearch
+from latreft.engine.reuse import ReuseEngine
 from latreft.models.batch import Example, collate
 from latreft.settings import SettingsError
 
@@ -254,3 +255,49 @@ def test_a_search_that_disagrees_with_the_evaluation_is_noticed(build, attacking
     monkeypatch.setattr(random_token, "attack", lambda *a, **k: replace(real(*a, **k), loss=99.0))
     attacking(build(), rows, few_draws)
     assert "the search's loss is not the evaluated one" in caplog.text
+
+
+# --- what an attack returns ---
+
+ALLOWED = (70, 71, 72)
+RIGHT = Found(ALLOWED, 0.5, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, "None; right is a Found"),
+        (ALLOWED, r"\(70, 71, 72\); right is a Found"),
+        (replace(RIGHT, tokens=(70, 71)), r"2 tokens, \[70, 71\]; right are settings.tokens, 3"),
+        (replace(RIGHT, tokens=(70, 71, 72, 73)), "4 tokens, .*; right are settings.tokens, 3"),
+        (replace(RIGHT, tokens=()), r"0 tokens, \[\]; right are"),
+        (replace(RIGHT, tokens=(70, 0, 72)), r"the tokens \[70, 0, 72\], of which \[0\] are not allowed"),
+        (replace(RIGHT, tokens=(70, 302, 72)), r"of which \[302\] are not allowed"),  # a row beyond the tokenizer
+        (replace(RIGHT, tokens=(70, 9999, -1)), r"of which \[9999, -1\] are not allowed"),
+        (replace(RIGHT, tokens=[70, 71, 72]), "right is a tuple of 3 numbers of type int"),
+        (replace(RIGHT, tokens=torch.tensor(ALLOWED)), "right is a tuple of 3 numbers of type int"),
+        (replace(RIGHT, tokens=tuple(torch.tensor(ALLOWED))), "right is a tuple of 3 numbers of type int"),
+        (replace(RIGHT, tokens=None), "the tokens None; right is"),
+        (replace(RIGHT, loss=float("nan")), "the loss nan; right is a finite float"),
+        (replace(RIGHT, loss=torch.tensor(0.5)), r"the loss tensor\(0.5000\); right is a finite float"),
+        (replace(RIGHT, forwards=None), "forwards None; right is an int"),
+        (replace(RIGHT, without_survivor=-1), "without_survivor -1; right is an int"),
+    ],
+)
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_what_is_not_the_attack_s_to_return_is_refused(
+    build, tokenizer, rows, few_draws, monkeypatch, tmp_path, returned, said, in_flight
+):
+    """One line that names attack, example and what was returned; alone and in a group, and nothing of it is kept."""
+    monkeypatch.setattr(random_token, "attack", lambda *_args, **_kwargs: returned)
+    settings, journal = few_draws.model_copy(update={"in_flight": in_flight}), tmp_path / "journal.jsonl"
+    with pytest.raises(ValueError, match=f"^example x\\d under random_token: the attack returned .*{said}") as error:
+        run_attack(
+            ReuseEngine(), build("llama"), tokenizer, rows, "name", settings, MAX, 0, journal=journal, identity="m"
+        )
+    assert "\n" not in str(error.value) and len(journal.read_text().splitlines()) == 1
+
+
+def test_what_is_right_is_judged(build, attacking, rows, few_draws, monkeypatch):
+    monkeypatch.setattr(random_token, "attack", lambda *_args, **_kwargs: RIGHT)
+    assert {outcome.attack_tokens for outcome in attacking(build(), rows, few_draws)} == {ALLOWED}
