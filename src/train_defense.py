@@ -14,7 +14,7 @@ from latreft.cli import job_script
 from latreft.data.prepared import load_split
 from latreft.defenses.base import Training
 from latreft.defenses.registry import defense_module
-from latreft.defenses.saved import save
+from latreft.defenses.saved import checked, save
 from latreft.files import fingerprint, sha256
 from latreft.job import start
 from latreft.models.loading import load_classifier
@@ -56,8 +56,10 @@ def main(snakemake: "Snakemake") -> None:
             progress=job.progress(f"{params.arm} ({params.model}, {params.dataset}, seed {params.seed})", "step"),
             log=job.log,
         )
+        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         with job.precision():
-            trained = method.train(run, settings)
+            returned = method.train(run, settings)
+        trained = checked(returned, model, shapes, f"src/latreft/defenses/{params.method}.py: train")
         save(trained, snakemake.output.manifest, classifier_sha256=inputs["classifier"])
         metrics = {name: Metric(value=value, unit="value") for name, value in trained.metrics.items()}
         if trained.summary is not None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pandas as pd
+import pytest
 from workflow.project import RUN, SCALE, Project, Said
 
 from latreft.records import read_record
@@ -109,6 +110,34 @@ def test_a_new_defense_is_one_file_one_line_and_an_arm(project: Project) -> None
         and not own["missing"].any()
         and "noise" in project.path("results/mini/tables/main_imdb.md").read_text()
     )
+
+
+@pytest.mark.parametrize(
+    ("returns", "said"),
+    [
+        ("return None", "train returned None; right is a Trained"),
+        (
+            'return Trained("reft", LoReFT(model.width, 2).weights(), {}, summary, 8)',
+            "details have no 'layer', only []; kind 'reft' needs layer, window",
+        ),
+    ],
+)
+def test_a_defense_that_could_not_be_loaded_is_refused_by_its_own_job(
+    project: Project, returns: str, said: str
+) -> None:
+    code = DEFENSE.replace('return Trained("full", full_weights(model), {}, summary, parameter_count(model))', returns)
+    code = code.replace("import torch\n", "import torch\n\nfrom latreft.interventions.reft import LoReFT\n", 1)
+    assert returns in code
+    project.path("src/latreft/defenses/noise.py").write_text(code)
+    settings = {"examples": 8, "epochs": 1, "batch_size": 8, "learning_rate": 1e-3}
+    project.change(lambda scale: scale["methods"].update(noise=settings))
+    project.change(
+        lambda content: content["tables"]["main_imdb"]["groups"][0]["arms"].append("noise"), "config/experiments.yaml"
+    )
+    run = project.run("--config", "scale=mini", "--", f"{RUN}/mini-neox/noise/seed0/attack_gcg.json")
+    assert run.code == 1 and run.names == {"train_defense/mini-neox/noise"} and "Traceback" not in run.text, run.text
+    (error,) = run.errors()
+    assert error.startswith("error: src/latreft/defenses/noise.py: train returned ") and said in error
 
 
 def test_a_new_attack_is_one_file_and_one_line(project: Project) -> None:

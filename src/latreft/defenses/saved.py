@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -15,8 +17,9 @@ from latreft.files import atomic, check_manifest, sha256, write_json
 from latreft.interventions.edits import ReftEdit
 from latreft.interventions.reft import LoReFT
 from latreft.models.adapter import load_lora
-from latreft.models.classifier import Classifier, load_parameters
+from latreft.models.classifier import Classifier, check_fit, load_parameters
 from latreft.models.quantisation import quantise_backbone
+from latreft.training import Summary
 
 WEIGHTS = "weights.safetensors"
 
@@ -44,11 +47,19 @@ def _full(model: Classifier, weights: dict[str, Tensor], _details: dict[str, Any
     return Defended(model)
 
 
-def _reft(model: Classifier, weights: dict[str, Tensor], details: dict[str, Any]) -> Defended:
-    reft = LoReFT.from_weights(weights).to(model.device).requires_grad_(False)
+def _edit(model: Classifier, weights: dict[str, Tensor], details: dict[str, Any]) -> LoReFT:
+    """The saved edit; ``ValueError`` where it is none, or has no place in the classifier."""
+    reft = LoReFT.from_weights(weights)
     if reft.source.in_features != model.width:
         raise ValueError(f"the saved ReFT is of width {reft.source.in_features}, the classifier of {model.width}")
+    if details["window"] < 1:
+        raise ValueError(f"the saved ReFT has the window {details['window']}; right is 1 or more")
     model.layer_module(details["layer"])  # raises where there is no such layer
+    return reft
+
+
+def _reft(model: Classifier, weights: dict[str, Tensor], details: dict[str, Any]) -> Defended:
+    reft = _edit(model, weights, details).to(model.device).requires_grad_(False)
     return Defended(model, ReftEdit(details["layer"], reft), details["window"])
 
 
@@ -59,12 +70,65 @@ def _lora(model: Classifier, weights: dict[str, Tensor], details: dict[str, Any]
     return Defended(model)
 
 
-LOADERS: dict[str, Callable[[Classifier, dict[str, Tensor], dict[str, Any]], Defended]] = {
-    "none": lambda model, _weights, _details: Defended(model),
-    "full": _full,
-    "reft": _reft,
-    "lora": _lora,
+class Form(NamedTuple):
+    """A kind of defense: how it is put on a classifier, and the details, with their types, that this needs."""
+
+    load: Callable[[Classifier, dict[str, Tensor], dict[str, Any]], Defended]
+    details: Mapping[str, type]
+
+
+FORMS = {
+    "none": Form(lambda model, _weights, _details: Defended(model), {}),
+    "full": Form(_full, {}),
+    "reft": Form(_reft, {"layer": int, "window": int}),
+    "lora": Form(_lora, {"rank": int, "alpha": int, "four_bit": bool}),
 }
+
+
+def _form_fault(kind: object, details: object) -> str | None:
+    """What keeps a defense of this kind, with these details, from being loaded."""
+    if not isinstance(kind, str) or kind not in FORMS:
+        return f"kind is {kind!r}; kinds are {', '.join(sorted(FORMS))}"
+    needed = FORMS[kind].details
+    if not isinstance(details, dict):
+        return f"details are {details!r:.200}; right is a dictionary"
+    for name, wanted in needed.items():
+        if name not in details:
+            return f"details have no {name!r}, only {sorted(details)}; kind {kind!r} needs {', '.join(needed)}"
+        if type(details[name]) is not wanted:
+            return f"details have {name} {details[name]!r:.200}; right is a value of type {wanted.__name__}"
+    return None
+
+
+def checked(returned: object, model: Classifier, shapes: Mapping[str, torch.Size], where: str) -> Trained:
+    """What a defense's ``train`` returned, once it is sure that it can be saved and loaded again.
+
+    Else ``ValueError`` at once, which names ``where`` it comes from: the jobs that load it start when the training is
+    long over. ``model`` is what was trained on, ``shapes`` are those of its parameters before.
+    """
+    if not isinstance(returned, Trained):
+        raise ValueError(f"{where} returned {returned!r:.200}; right is a Trained")
+    weights, fault = returned.weights, _form_fault(returned.kind, returned.details)
+    if fault is None and not (isinstance(weights, dict) and all(isinstance(w, Tensor) for w in weights.values())):
+        fault = f"weights are {weights!r:.200}; right is a dictionary of tensors"
+    if fault is None and type(returned.trainable) is not int:
+        fault = f"trainable is {returned.trainable!r:.200}; right is a number of type int"
+    if fault is None and not (returned.summary is None or isinstance(returned.summary, Summary)):
+        fault = f"summary is {returned.summary!r:.200}; right is what run.fit returned, or None"
+    if fault is None:
+        try:
+            json.dumps(returned.details, allow_nan=False)
+            if returned.kind == "full":
+                check_fit(shapes, weights, "the weights")
+            if returned.kind == "reft":
+                _edit(model, {name: tensor.cpu() for name, tensor in weights.items()}, returned.details)
+        except TypeError as error:
+            fault = f"details cannot be written as JSON ({error})"
+        except ValueError as error:
+            fault = str(error)
+    if fault is not None:
+        raise ValueError(f"{where} returned a Trained that could not be loaded: {fault}")
+    return returned
 
 
 def load(manifest: str | Path, classifier: Classifier, *, classifier_sha256: str) -> Defended:
@@ -79,7 +143,10 @@ def load(manifest: str | Path, classifier: Classifier, *, classifier_sha256: str
             f"{manifest} was trained on the classifier {content['classifier'][:12]}, given {classifier_sha256[:12]}; "
             "train the defense again"
         )
+    fault = _form_fault(content.get("kind"), content.get("details"))
+    if fault is not None:
+        raise ValueError(f"{manifest}: {fault}; train the defense again")
     weights = load_file(manifest.parent / WEIGHTS)
-    defended = LOADERS[content["kind"]](classifier, weights, content["details"])
+    defended = FORMS[content["kind"]].load(classifier, weights, content["details"])
     classifier.requires_grad_(False)
     return defended

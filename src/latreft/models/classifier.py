@@ -186,21 +186,23 @@ def linear_of(weight: nn.Parameter, bias: nn.Parameter | None) -> nn.Linear:
     return layer
 
 
+def check_fit(shapes: Mapping[str, torch.Size], weights: Mapping[str, Tensor], what: str) -> None:
+    """A missing or unexpected tensor, or one of another shape, is a ``ValueError`` that names it; ``what`` names them all."""
+    missing, unexpected = sorted(set(shapes) - set(weights)), sorted(set(weights) - set(shapes))
+    if missing or unexpected:
+        raise ValueError(f"{what} do not fit the classifier: missing {missing[:3]}, unexpected {unexpected[:3]}")
+    for name, shape in shapes.items():
+        if shape != weights[name].shape:
+            both = f"{list(weights[name].shape)}, the classifier's is {list(shape)}"
+            raise ValueError(f"{what} do not fit the classifier: {name} is {both}")
+
+
 def load_parameters(
     module: nn.Module, weights: Mapping[str, Tensor], what: str, *, trainable_only: bool = False
 ) -> None:
-    """Copy saved tensors into the parameters of ``module``.
-
-    A missing or unexpected tensor, or one of another shape, is a ``ValueError`` that names it; ``what`` names them all.
-    """
+    """Copy saved tensors into the parameters of ``module``; ``ValueError`` where they do not fit (:func:`check_fit`)."""
     own = {name: p for name, p in module.named_parameters() if p.requires_grad or not trainable_only}
-    missing, unexpected = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
-    if missing or unexpected:
-        raise ValueError(f"{what} do not fit the classifier: missing {missing[:3]}, unexpected {unexpected[:3]}")
-    for name, parameter in own.items():
-        if parameter.shape != weights[name].shape:
-            shapes = f"{list(weights[name].shape)}, the classifier's is {list(parameter.shape)}"
-            raise ValueError(f"{what} do not fit the classifier: {name} is {shapes}")
+    check_fit({name: parameter.shape for name, parameter in own.items()}, weights, what)
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(weights[name])

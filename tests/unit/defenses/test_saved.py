@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -11,7 +13,8 @@ from unit.defenses.arms import SETTINGS, arm, fresh, train
 from unit.models.tiny import FAMILIES, damaged, relist
 
 from latreft.defenses import base
-from latreft.defenses.saved import WEIGHTS, load, save
+from latreft.defenses.base import Kind, Trained
+from latreft.defenses.saved import FORMS, WEIGHTS, checked, load, save
 from latreft.engine.interface import Defended, predict
 from latreft.engine.reference import ReferenceEngine
 from latreft.interventions.edits import ReftEdit
@@ -149,3 +152,71 @@ def test_a_trained_edit_loads_in_pyreft_with_equal_outputs(tmp_path):
     torch.testing.assert_close(
         pyreft_intervention(edit)(hidden), trained.reft.intervention(hidden), rtol=1e-5, atol=1e-5
     )
+
+
+# --- what a training returned ---
+
+
+def shapes_of(model):
+    return {name: parameter.shape for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("method", SETTINGS)
+def test_what_every_method_returns_passes(method):
+    model = fresh()
+    shapes = shapes_of(model)
+    trained = train(method, model)
+    assert checked(trained, model, shapes, "x.py: train") is trained
+
+
+def test_every_kind_has_a_form():
+    assert set(FORMS) == set(get_args(Kind))
+
+
+NOTHING = Trained("none", {}, {}, None, 0)
+REFT = Trained("reft", LoReFT(16, 4).weights(), {"layer": 2, "window": 5}, None, 4)
+LORA = Trained("lora", {}, {"rank": 2, "alpha": 4, "four_bit": False}, None, 4)
+FULL = Trained("full", {}, {}, None, 4)
+FAULTS = [
+    (None, "x.py: train returned None; right is a Trained"),
+    ({"kind": "none"}, "x.py: train returned {'kind': 'none'}; right is a Trained"),
+    (Trained, "right is a Trained"),
+    (replace(NOTHING, kind="prefix"), "kind is 'prefix'; kinds are full, lora, none, reft"),
+    (replace(NOTHING, kind=None), "kind is None; kinds are"),
+    (replace(NOTHING, details=None), "details are None; right is a dictionary"),
+    (replace(NOTHING, details={"scale": torch.ones(1)}), "details cannot be written as JSON"),
+    (replace(NOTHING, weights=None), "weights are None; right is a dictionary of tensors"),
+    (replace(NOTHING, weights={"a": [1.0]}), "right is a dictionary of tensors"),
+    (replace(NOTHING, trainable=torch.tensor(3)), "trainable is tensor.*; right is a number of type int"),
+    (replace(NOTHING, summary={"steps": 3}), "summary is .*; right is what run.fit returned"),
+    (replace(REFT, details=REFT.details | {"layer": "middle"}), "details have layer 'middle'; right is .* type int"),
+    (replace(REFT, details=REFT.details | {"layer": True}), "details have layer True; right is a value of type int"),
+    (replace(REFT, details=REFT.details | {"layer": 9}), "layer 9 does not exist"),
+    (replace(REFT, details=REFT.details | {"window": 0}), "window 0; right is 1 or more"),
+    (replace(REFT, weights={"rotation": torch.eye(16)}), "a saved ReFT has tensors"),
+    (replace(REFT, weights=LoReFT(32, 4).weights()), "width 32, the classifier of 16"),
+    (replace(FULL, weights={"head.weight": torch.zeros(2, 16)}), "the weights do not fit the classifier: missing"),
+    *[
+        (replace(whole, details={key: value for key, value in whole.details.items() if key != lost}),
+         f"details have no '{lost}', only .*; kind '{whole.kind}' needs {', '.join(FORMS[whole.kind].details)}")
+        for whole in (REFT, LORA)
+        for lost in FORMS[whole.kind].details
+    ],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("returned", "message"), FAULTS)
+def test_what_could_not_be_loaded_is_refused_when_the_training_ends(returned, message):
+    with pytest.raises(ValueError, match=message) as error:
+        checked(returned, fresh(), shapes_of(fresh()), "x.py: train")
+    assert str(error.value).startswith("x.py: train returned ")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"kind": "prefix"}, "kind is 'prefix'"), ({"details": {}}, "no 'layer'")]
+)
+def test_a_manifest_of_no_form_is_one_line(change, message, tmp_path):
+    manifest, _ = saved("lat_reft", tmp_path)
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | change))
+    with pytest.raises(ValueError, match=f"manifest.json: .*{message}.*; train the defense again"):
+        load(manifest, fresh(), classifier_sha256="c" * 64)
