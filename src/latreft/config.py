@@ -59,7 +59,7 @@ class ModelSettings(Settings):
     family: str
     layers: Annotated[int, Field(ge=1)]
     source: Annotated[HubModel | GgufModel | RandomModel, Field(discriminator="kind")]
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float64", "float32", "bfloat16"] = "float32"
     placements: dict[Literal["early", "middle", "late"], int] = {}
 
 
@@ -164,12 +164,22 @@ class Scale:
             )
         if len(set(settings.seeds)) < len(settings.seeds):
             raise SettingsError(f"{where}: key 'seeds' has value {settings.seeds}; right is each seed once")
+        self._check_precision()
         self._check_overrides()
         self._check_all()
 
     @property
     def name(self) -> str:
         return self.settings.scale
+
+    def _check_precision(self) -> None:
+        """Autocast leaves float64 alone: such a model would run in mixed types, or not at all."""
+        for name, model in self.models.items():
+            if self.settings.autocast is not None and model.dtype == "float64":
+                raise SettingsError(
+                    f"{self.where}: autocast is {self.settings.autocast!r}, but config/models.yaml gives {name} the dtype "
+                    "'float64', which autocast does not touch; right is autocast: null, or the dtype 'float32'"
+                )
 
     def _check_overrides(self) -> None:
         """An override of a method or attack that the scale does not have would change nothing: it is an error."""

@@ -15,7 +15,7 @@ from latreft.data.settings import DatasetSettings, HubSource, ParquetSource, Sam
 from latreft.settings import SettingsError
 
 GIB = 2**30
-BYTES = {"float32": 4, "bfloat16": 2}
+BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
 FETCHED = ("data/imdb.parquet", "data/enron_spam.parquet", "data/gpt2")
 """What ``make data`` makes."""
 

@@ -19,7 +19,7 @@ from latreft.models.tokenisation import TextTokenizer
 from latreft.models.tokenizer_training import train_tokenizer
 from latreft.settings import SettingsError
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 HEAD = "head.safetensors"
 NOT_THE_MODELS = {"manifest.json", "training.json", "finetune.json"}
 # What transformers notes of where a model was read, and how: with it, one model would have other checksums elsewhere.

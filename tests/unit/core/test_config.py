@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from unit.core.scales import MODELS, SCALE, changed, models, scale
 
-from latreft.config import load_models, load_scale, read_yaml, scale_files
+from latreft.config import ModelSettings, load_models, load_scale, read_yaml, scale_files
 from latreft.experiments import load_plan
+from latreft.models.loading import DTYPES
+from latreft.preflight import BYTES
 from latreft.settings import SettingsError
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -30,6 +33,19 @@ def test_every_scale_of_the_project_loads_with_every_target(name):
     plan = load_plan(loaded, CONFIG / "experiments.yaml")
     for arm in plan.all_arms.values():
         plan.settings_of(arm)
+
+
+def test_every_dtype_of_a_model_can_be_loaded_and_has_a_size_on_disk():
+    offered = set(get_args(ModelSettings.model_fields["dtype"].annotation))
+    assert offered == set(DTYPES) == set(BYTES)
+    assert all(DTYPES[name].itemsize == size for name, size in BYTES.items())
+
+
+def test_autocast_of_a_model_in_float64_is_refused(tmp_path):
+    models = changed(MODELS, "other.dtype", "float64")
+    scale(tmp_path, SCALE, models)
+    message = fault(tmp_path, "autocast", "bfloat16", models)
+    assert "config/toy.yaml: autocast is 'bfloat16', but config/models.yaml gives other the dtype 'float64'" in message
 
 
 def test_the_file_of_the_paper_scale_is_config_yaml():
