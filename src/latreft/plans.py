@@ -130,7 +130,7 @@ class Plans:
         return _known(self.scale(w).models, w.model, "model", self.scale(w))
 
     def dataset_settings(self, w: Wildcards) -> dict[str, Any]:
-        return self.dataset(w).model_dump(mode="json")
+        return self.dataset(w).without_words().model_dump(mode="json")
 
     def model_settings(self, w: Wildcards) -> dict[str, Any]:
         wanted = {"family", "layers", "source", "dtype"}
@@ -385,11 +385,15 @@ def cells(plan: Plan, target: str) -> list[dict[str, Any]]:
     return [cell.place() | {"attacks": list(cell.attacks), "accuracy": cell.accuracy} for cell in plan.cells(target)]
 
 
-def titles(plan: Plan) -> dict[str, dict[str, str]]:
-    """Names that people read."""
+def titles(plan: Plan, target: str) -> dict[str, dict[str, str]]:
+    """Names that people read, of the models and data sets that a target shows: another's name changes nothing there."""
+    settings, arms = plan.target(target), plan.arms(target)
+    whole = settings.classifiers or not (arms or settings.scores)
+    models = {arm.model for arm in arms} if not (whole or settings.scores) else set(plan.scale.models)
+    datasets = {*(arm.dataset for arm in arms), *settings.scores} if not whole else set(plan.scale.settings.datasets)
     return {
-        "models": {name: model.title for name, model in plan.scale.models.items()},
-        "datasets": {name: data.title for name, data in plan.scale.settings.datasets.items()},
+        "models": {name: model.title for name, model in plan.scale.models.items() if name in models},
+        "datasets": {name: data.title for name, data in plan.scale.settings.datasets.items() if name in datasets},
     }
 
 

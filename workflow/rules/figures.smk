@@ -16,7 +16,7 @@ rule figure:
         scale_title=lambda w: PLANS.figure_plan(w).scale.settings.title,
         target=lambda w: w.figure,
         title=lambda w: PLANS.figure_plan(w).target(w.figure).title,
-        titles=lambda w: plans.titles(PLANS.figure_plan(w)),
+        titles=lambda w: plans.titles(PLANS.figure_plan(w), w.figure),
         cells=lambda w: plans.cells(PLANS.figure_plan(w), w.figure),
         code=PLANS.figure_code,
     log:

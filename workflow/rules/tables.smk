@@ -20,7 +20,7 @@ rule table:
         target=lambda w: w.table,
         builder=PLANS.table_builder,
         title=lambda w: PLANS.plan(w).target(w.table).title,
-        titles=lambda w: plans.titles(PLANS.plan(w)),
+        titles=lambda w: plans.titles(PLANS.plan(w), w.table),
         cells=lambda w: plans.cells(PLANS.plan(w), w.table),
         code=PLANS.table_code,
     log:

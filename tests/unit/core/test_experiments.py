@@ -8,7 +8,7 @@ import pytest
 import yaml
 from unit.core.scales import EXPERIMENTS, MODELS, SCALE, changed, plan
 
-from latreft.plans import Plans, load_plans
+from latreft.plans import Plans, load_plans, titles
 from latreft.settings import SettingsError
 
 GROUP = "tables.main.groups.0"
@@ -270,3 +270,17 @@ def test_a_scale_of_other_data_sets_needs_only_what_its_targets_need(tmp_path):
     del values["grids"]
     alone = plan(tmp_path, changed(EXPERIMENTS, "extra.own", own_table("third")), values)
     assert names(alone, "own") == ["third/other/lat/seed0", "third/other/lat/seed1"]
+
+
+def test_a_target_is_given_the_names_of_what_it_shows_and_no_others(tmp_path):
+    """Another data set's title, or another model's, must not remake it."""
+    experiments = changed(EXPERIMENTS, "figures.kept", {"title": "Neurons kept", "scores": ["more"]})
+    experiments = changed(experiments, "tables.tested", {"title": "Clean accuracy", "classifiers": True})
+    experiments = changed(experiments, "tables.counted", {"title": "Texts"})
+    toy = plan(tmp_path, changed(experiments, "tables.main.groups.0.models", ["tiny"]))
+    named = {target: titles(toy, target) for target in ("main", "sweep", "kept", "tested", "counted")}
+    assert named["main"] == {"models": {"tiny": "Tiny"}, "datasets": {"words": "Words"}}
+    assert set(named["sweep"]["models"]) == {"tiny", "other"} and set(named["sweep"]["datasets"]) == {"words"}
+    assert set(named["kept"]["models"]) == {"tiny", "other"} and set(named["kept"]["datasets"]) == {"more"}
+    for target in ("tested", "counted"):
+        assert [list(named[target][kind]) for kind in ("models", "datasets")] == [["tiny", "other"], ["words", "more"]]
