@@ -169,11 +169,19 @@ class Plans:
         """Hash of the code that a rule runs; see :mod:`latreft.code_hash`."""
         return _code(self.root / "src" / script, modules)
 
+    def model_code(self, script: str) -> Job:
+        """The hash for a rule that runs a model: of the families only the model's own is code of the job."""
+        return lambda w: self.code(script, self._family(w))
+
     def training_code(self, w: Wildcards) -> str:
-        return self.code("train_defense.py", f"latreft.defenses.{self.method(w)}")
+        return self.code("train_defense.py", f"latreft.defenses.{self.method(w)}", self._family(w))
 
     def attack_code(self, w: Wildcards) -> str:
-        return self.code("attack.py", f"latreft.attacks.{self.scale(w).attack_kind(w.attack)}")
+        kind = self.scale(w).attack_kind(w.attack)
+        return self.code("attack.py", f"latreft.attacks.{kind}", self._family(w))
+
+    def _family(self, w: Wildcards) -> str:
+        return f"latreft.models.families.{self.model(w).family}"
 
     def runtime(self, w: Wildcards) -> dict[str, Any]:
         """Device, engine, precision, threads: how a job runs, as far as its numbers may depend on it."""

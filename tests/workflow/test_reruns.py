@@ -70,6 +70,16 @@ def test_how_jobs_are_started_and_saved_reruns_nothing(project: Project) -> None
     assert project.plan().names == set()
 
 
+def test_a_family_reruns_the_jobs_of_its_models(project: Project) -> None:
+    """A new family, and another model's, are code of no job; the model's own is code of all that run it."""
+    folder = "src/latreft/models/families"
+    project.path(f"{folder}/mistral.py").write_text("NEW = 1\n")
+    project.append(f"{folder}/llama.py", "\n\nNEW = 1\n")
+    assert project.plan().names == set()
+    project.append(f"{folder}/gpt_neox.py", "\n\nNEW = 1\n")
+    assert project.plan().names == EVERYTHING - {"prepare_data"}
+
+
 @pytest.mark.parametrize("figure", ["motivation", "placement"])
 def test_the_code_of_one_figure_redraws_that_figure(project: Project, figure: str) -> None:
     project.append(f"src/latreft/plots/{figure}.py", '\n\nCOLOUR = "#123456"\n')

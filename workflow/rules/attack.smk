@@ -21,7 +21,7 @@ rule evaluate_accuracy:
         dtype=PLANS.dtype,
         runtime=PLANS.runtime,
         execution=PLANS.execution,
-        code=PLANS.code("evaluate_accuracy.py"),
+        code=PLANS.model_code("evaluate_accuracy.py"),
     log:
         "logs/{scale}/evaluate_accuracy/{dataset}_{model}_{arm}_{seed}.log",
     priority: 1
@@ -49,7 +49,7 @@ rule evaluate_classifier:
         dtype=PLANS.dtype,
         runtime=PLANS.runtime,
         execution=PLANS.execution,
-        code=PLANS.code("evaluate_classifier.py"),
+        code=PLANS.model_code("evaluate_classifier.py"),
     log:
         "logs/{scale}/evaluate_classifier/{dataset}_{model}.log",
     threads: PLANS.threads

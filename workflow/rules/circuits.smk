@@ -19,7 +19,7 @@ rule score_neurons:
         dtype=PLANS.dtype,
         runtime=PLANS.runtime,
         execution=PLANS.execution,
-        code=PLANS.code("score_neurons.py"),
+        code=PLANS.model_code("score_neurons.py"),
     log:
         "logs/{scale}/score_neurons/{dataset}_{model}.log",
     threads: PLANS.threads

@@ -29,7 +29,7 @@ rule fetch_model:
     params:
         model=lambda w: w.model,
         settings=PLANS.model_settings,
-        code=PLANS.code("fetch_model.py"),
+        code=PLANS.model_code("fetch_model.py"),
     log:
         "logs/{scale}/fetch_model/{model}.log",
     resources:

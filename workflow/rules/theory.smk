@@ -17,7 +17,7 @@ rule check_theory:
         dtype=PLANS.dtype,
         runtime=PLANS.runtime,
         execution=PLANS.execution,
-        code=PLANS.code("check_theory.py"),
+        code=PLANS.model_code("check_theory.py"),
     log:
         "logs/{scale}/check_theory/{dataset}_{model}.log",
     threads: PLANS.threads

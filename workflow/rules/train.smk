@@ -20,7 +20,7 @@ rule finetune:
         runtime=PLANS.runtime,
         execution=PLANS.execution,
         checkpoint=PLANS.checkpoint("finetune.pt"),
-        code=PLANS.code("finetune.py"),
+        code=PLANS.model_code("finetune.py"),
     log:
         "logs/{scale}/finetune/{dataset}_{model}.log",
     threads: PLANS.threads

@@ -106,3 +106,18 @@ def test_every_defense_hashes_its_own_file_and_what_it_rests_on():
     assert not [name for name in used if name.startswith(("latreft.plots", "latreft.tables"))]
     hashes = {module.code_hash(script, [f"latreft.defenses.{m}"]) for m in ("lat_reft", "lat", "cat", "r2d2", "none")}
     assert len(hashes) == 5
+
+
+FAMILIES = "latreft.models.families"
+RULES = "".join(path.read_text() for path in (module.SOURCE.parent / "workflow" / "rules").glob("*.smk"))
+
+
+@pytest.mark.parametrize("script", sorted(module.SOURCE.glob("*.py")), ids=lambda path: path.name)
+def test_no_job_rests_on_a_family_but_by_its_model(script):
+    """A family that is added or changed reruns the jobs of its own models; and each of those, for the rule hands it over."""
+    used = module.modules_used(script)
+    assert not [name for name in used if name.startswith(f"{FAMILIES}.")]
+    if FAMILIES in used and script.name != "preflight.py":
+        own = {"attack.py": "attack_code", "train_defense.py": "training_code"}
+        wanted = own.get(script.name, f'model_code("{script.name}")')
+        assert f"code=PLANS.{wanted}," in RULES and f'PLANS.code("{script.name}")' not in RULES

@@ -26,6 +26,8 @@ from latreft.defenses.registry import methods
 from latreft.engine.interface import Defended
 from latreft.engine.reference import ReferenceEngine
 from latreft.experiments import ExperimentSettings, load_plan
+from latreft.models.batch import Example, collate
+from latreft.models.classifier import Classifier
 from latreft.tables.context import Context
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -272,6 +274,21 @@ def run_example(attack: types.ModuleType, search: Any, given: dict[str, Any], ro
 
     settings = attack.Settings(tokens=3, rounds=rounds, candidates=5)
     return attack.attack(search, **given, generator=torch.Generator().manual_seed(0), settings=settings)
+
+
+def test_the_new_family_builds_a_model_that_classifies():
+    import torch
+
+    family = example_with("FAMILY = Family(").FAMILY
+    shape = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
+    model = Classifier(family.build(family.config(vocab_size=40, num_hidden_layers=2, **shape)), family)
+    model.initialise_head(0)
+    batch = collate([Example("a", (5, 6, 7), 0), Example("b", (8,), 1)])
+    alone = model(collate([Example("b", (8,), 1)]))
+    assert model.layers == 2 and torch.allclose(model(batch)[1], alone[0], atol=1e-6)
+    for block in family.block_list(model.base):
+        inputs, output = family.neuron_layers(block)
+        assert {layer.out_features for layer in inputs} == {output.in_features} == {24}
 
 
 def test_the_new_table_shows_what_is_missing():

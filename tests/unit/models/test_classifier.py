@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from unit.models.tiny import FAMILIES, LAYERS, VOCABULARY, WIDTH, classifier, examples
 
+from latreft.models import families
 from latreft.models.batch import collate
 from latreft.models.classifier import load_parameters, parameter_count
-from latreft.models.families import family
+from latreft.models.families import family, names
 from latreft.settings import SettingsError
 
 
@@ -30,6 +33,22 @@ def test_a_familys_names_fit_its_model(name):
 def test_an_unknown_family_lists_the_known_ones():
     with pytest.raises(SettingsError, match="unknown model family 'bert'; known families: gpt_neox, llama, qwen2"):
         family("bert")
+
+
+def test_the_tests_run_on_every_family_there_is():
+    assert names() == sorted(FAMILIES)
+    assert [family(name).name for name in names()] == names()
+
+
+@pytest.mark.parametrize("text", ["", "FAMILY = 'llama'", "from latreft.models.families.llama import FAMILY"])
+def test_a_module_that_defines_no_family_of_its_name_says_what_is_right(text, tmp_path, monkeypatch):
+    (tmp_path / "stray.py").write_text(text)
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path)])
+    try:
+        with pytest.raises(SettingsError, match="stray.py: FAMILY is .*; right is a Family with the name 'stray'"):
+            family("stray")
+    finally:
+        sys.modules.pop("latreft.models.families.stray", None)
 
 
 def test_the_head_is_the_seeds():

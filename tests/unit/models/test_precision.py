@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from latreft.models.adapter import add_lora
 from latreft.models.batch import Example, collate
 from latreft.models.classifier import Classifier
-from latreft.models.families import FAMILIES, family
+from latreft.models.families import family, names
 from latreft.models.norms import MixedPrecisionNorm
 from latreft.models.precision import settle
 
@@ -42,7 +42,7 @@ def logits(model: Classifier) -> torch.Tensor:
     return model(BATCH)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", names())
 def test_settled_weights_change_no_bit_of_a_pass_under_autocast(name):
     model = classifier(name)
     with mixed():
@@ -82,7 +82,7 @@ def test_only_frozen_weights_settle_and_only_under_autocast():
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize("name", [name for name, fam in FAMILIES.items() if fam.rms_norm])
+@pytest.mark.parametrize("name", [name for name in names() if family(name).rms_norm])
 def test_norms_are_the_familys_own_and_under_autocast_the_same_up_to_rounding(name):
     """Forward and backward; under autocast rounded once, for all linear layers that read them."""
     model = classifier(name)

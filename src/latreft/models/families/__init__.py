@@ -1,8 +1,13 @@
-"""Registry of model families: the few names by which families differ. A new family is one entry here."""
+"""Model families by name: a module in this package that defines ``FAMILY``, the few names by which families differ.
+
+A new family is one such file. Nothing else lies here, and nothing imports one but by its name: a family's module is code
+of the jobs of its own models only.
+"""
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,21 +87,17 @@ class Family:
         return inputs, block.get_submodule(self.mlp_output)  # type: ignore[return-value]
 
 
-FAMILIES = {
-    family.name: family
-    for family in (
-        Family("llama", "llama", "LlamaModel", "LlamaConfig", "embed_tokens", "layers",
-               ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj", "LlamaRMSNorm"),
-        Family("qwen2", "qwen2", "Qwen2Model", "Qwen2Config", "embed_tokens", "layers",
-               ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj", "Qwen2RMSNorm"),
-        Family("gpt_neox", "gpt_neox", "GPTNeoXModel", "GPTNeoXConfig", "embed_in", "layers",
-               ("mlp.dense_h_to_4h",), "mlp.dense_4h_to_h"),
-    )
-}  # fmt: skip
+def names() -> list[str]:
+    """The families there are, sorted."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def family(name: str) -> Family:
     """The family called ``name``, or an error that lists the known ones."""
-    if name not in FAMILIES:
-        raise SettingsError(f"unknown model family {name!r}; known families: {', '.join(sorted(FAMILIES))}")
-    return FAMILIES[name]
+    if name not in names():
+        raise SettingsError(f"unknown model family {name!r}; known families: {', '.join(names())}")
+    module = importlib.import_module(f"{__name__}.{name}")
+    found: object = getattr(module, "FAMILY", None)
+    if not isinstance(found, Family) or found.name != name:
+        raise SettingsError(f"{module.__file__}: FAMILY is {found!r}; right is a Family with the name {name!r}")
+    return found
