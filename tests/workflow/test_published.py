@@ -145,6 +145,16 @@ def test_a_run_with_other_settings_than_configured_is_refused(project: Project) 
     assert said.code == 1 and "was made with epsilon 0.5, the configuration has 0.4" in said.text
 
 
+def test_an_accuracy_of_another_training_than_its_attack_is_refused(project: Project) -> None:
+    path = project.path("results/mini/runs/imdb/mini-neox/r2d2/seed0/accuracy.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["provenance"]["inputs"]["defense"] = "f" * 64
+    path.write_text(json.dumps(record), encoding="utf-8")
+    said = project.tool("publish", "mini")
+    assert said.code == 1 and len(said.errors()) == 1, said.text
+    assert "two versions of its defense: runs/imdb/mini-neox/r2d2/seed0/accuracy.json (ffffffff" in said.text
+
+
 def test_a_tampered_outcome_fails_the_check_of_rates(project: Project) -> None:
     assert project.tool("check_rates", PUBLISHED).code == 0
     assert project.tool("check_rates", "results/mini").code == 0

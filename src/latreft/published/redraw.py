@@ -43,10 +43,11 @@ def working_copy(root: Path, published: Path, copy: Path) -> None:
 def build(copy: Path, scale: str) -> Results:
     """Run the rules that show, for all targets whose inputs are there, and collect the records; the results shown.
 
-    Raises ``ValueError`` with what Snakemake said where one fails.
+    Raises ``ValueError`` for records that contradict each other, and with what Snakemake said where a rule fails.
     """
     plans = Plans(copy, load_plans(copy, {"scale": scale}))
     results = Results(plans, scale, copy / artefacts.RESULTS.format(scale=scale))
+    records = results.records  # refused here once, not by every job
     wanted = targets(plans, scale, copy)
     if wanted:
         arguments = [
@@ -64,7 +65,7 @@ def build(copy: Path, scale: str) -> Results:
             raise ValueError(f"redrawing {scale} failed: {_reason(said.stdout + said.stderr)}")
     collected = copy / artefacts.RECORDS.format(scale=scale)
     if not collected.is_file():  # the rule wants every record
-        write_text(collected, long_form(results.records.values()).to_csv(index=False, lineterminator="\n"))
+        write_text(collected, long_form(records.values()).to_csv(index=False, lineterminator="\n"))
     return results
 
 

@@ -15,7 +15,7 @@ from latreft.published.facts import Facts, page
 from latreft.published.rates import Checked
 from latreft.published.spent import by_arm
 from latreft.records import RunRecord, read_record
-from latreft.tables.context import check_inputs
+from latreft.tables.contradictions import check
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Results:
 
     @cached_property
     def records(self) -> Mapping[str, RunRecord]:
-        """Every record by its path. Raises ``ValueError`` where records do not belong together."""
+        """Every record by its path. Raises ``ValueError`` as tables do, where records contradict themselves or each other."""
         records = {path: read_record(self.place / path) for path in self.found.records}
-        check_inputs(records.values())
+        check({Path(path): record for path, record in records.items()})
         return records
 
     def unbuilt(self, root: Path) -> list[str]:
