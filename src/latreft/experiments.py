@@ -297,12 +297,12 @@ def load_plan(scale: Scale, path: Path) -> Plan:
 
 def _check_attacks(plan: Plan) -> None:
     """An attack must leave room for content in what the classifier reads."""
-    for path, attacks in plan.arm_attacks.items():
-        arm = plan.all_arms[path]
-        most = plan.scale.settings.datasets[arm.dataset].max_length
-        for name in attacks:
-            tokens = plan.scale.attack(arm.dataset, arm.model, name).tokens
-            if tokens >= most:
-                raise SettingsError(
-                    f"{plan.scale.where}: attacks.{name}: tokens {tokens} leave no room in max_length {most} of {arm.dataset}"
-                )
+    wanted = {(plan.all_arms[path].dataset, plan.all_arms[path].model, name)
+              for path, names in plan.arm_attacks.items() for name in names}  # fmt: skip
+    for dataset, model, name in sorted(wanted):
+        most = plan.scale.settings.datasets[dataset].max_length
+        tokens = plan.scale.attack(dataset, model, name).tokens
+        if tokens >= most:
+            raise SettingsError(
+                f"{plan.scale.where}: attacks.{name}: tokens {tokens} leave no room in max_length {most} of {dataset}"
+            )
