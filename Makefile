@@ -4,7 +4,7 @@
 # One for the data of the small scale (data/README.md):
 #   make data    set up .venv, fetch what is missing of them, and check that they are those of the published numbers
 # And one for what is published:
-#   make redraw  set up .venv, rebuild tables and figures from published/SCALE, and compare (SCALE=small unless given)
+#   make redraw  set up .venv, rebuild from published/SCALE what is made from its records, and compare (SCALE=small unless given)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

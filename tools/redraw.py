@@ -1,4 +1,4 @@
-"""Rebuild tables and figures from published evidence and compare: ``python tools/redraw.py SCALE``; no GPU is needed.
+"""Rebuild all that is made from published evidence and compare: ``python tools/redraw.py SCALE``; no GPU is needed.
 
 Nothing under ``results`` or ``figures`` is touched: everything is rebuilt in a copy of the project.
 """
@@ -16,14 +16,18 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from latreft.artefacts import RESULTS  # noqa: E402
 from latreft.cli import one_line_errors  # noqa: E402
-from latreft.published.folder import RECORDS  # noqa: E402
+from latreft.published.compare import Difference, compare  # noqa: E402
+from latreft.published.configured import other_setting  # noqa: E402
+from latreft.published.facts import with_count_of  # noqa: E402
+from latreft.published.folder import CONFIG, RECORDS  # noqa: E402
 from latreft.published.rates import check_rates  # noqa: E402
-from latreft.published.redraw import Difference, build, changed_settings, compare, working_copy  # noqa: E402
+from latreft.published.redraw import build, changed_settings, working_copy  # noqa: E402
+from latreft.published.results import describe, page_of  # noqa: E402
 
 
 @one_line_errors()
 def main() -> None:
-    """Exit code 1 where a table or the collected records differ from the published ones; pictures are reported only."""
+    """Exit code 1 where anything but a picture differs from what was published; pictures are reported only."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scale")
     parser.add_argument(
@@ -43,7 +47,7 @@ def main() -> None:
         if not keep:
             shutil.rmtree(copy)
     if keep:
-        print(f"rebuilt in {copy}: results/{given.scale}, figures")
+        print(f"rebuilt in {copy}: results/{given.scale}, figures, published/{given.scale}")
     if any(difference.grave for difference in differences):
         raise SystemExit(1)
 
@@ -55,9 +59,16 @@ def redraw(evidence: Path, copy: Path) -> list[Difference]:
         print(f"note: {name} has changed since it was published; the published one is used")
     checked = check_rates(copy / RESULTS.format(scale=evidence.name))
     print(f"{checked.metrics} metrics of {checked.runs} runs agree with their examples")
-    build(copy, evidence.name)
+    results = build(copy, evidence.name)
+    page = page_of(evidence)
+    describe(results, copy, with_count_of(page or "", checked), page)
     names, differences = compare(evidence, copy)
-    print(f"{len(names) - len(differences)} of {len(names)} files are equal byte for byte")
+    print(f"{len(names) - len(differences)} of {len(names)} files are as they were published")
+    other = other_setting(results.plans, results.records)
+    if other is None:
+        print(f"{len(results.records)} records have the settings of the published configuration")
+    else:
+        differences.append(Difference(CONFIG, other))
     for difference in differences:
         print(f"{'error' if difference.grave else 'note'}: {difference}")
     return differences

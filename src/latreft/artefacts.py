@@ -25,6 +25,16 @@ ACCURACY_RECORD = ARM + "/accuracy.json"
 ACCURACY_OUTCOMES = ARM + "/accuracy.parquet"
 ATTACK_RECORD = ARM + "/attack_{attack}.json"
 ATTACK_OUTCOMES = ARM + "/attack_{attack}.parquet"
+RECORD_OF = {
+    "finetune": FINETUNE_RECORD,
+    "scores": SCORES_RECORD,
+    "theory": THEORY_RECORD,
+    "train": TRAIN_RECORD,
+    "cost": COST_RECORD,
+    "accuracy": ACCURACY_RECORD,
+    "attack": ATTACK_RECORD,
+}
+"""Kind of record → where it lies, as tables read it."""
 CHECKPOINTS = RESULTS + "/checkpoints"
 RECORDS = RESULTS + "/records.csv"
 TABLE = RESULTS + "/tables/{table}"

@@ -238,10 +238,9 @@ class Scale:
         values = {key: self.resolve_layer(model, key, value, where) for key, value in values.items()}
         checked = validate(defense_module(name, self.where).Settings, values, where)
         source, rank = self.models[model].source, getattr(checked, "rank", 0)
-        if isinstance(source, RandomModel) and rank > source.shape.get("hidden_size", rank):
-            raise SettingsError(
-                f"{where}: rank is {rank}; {model} has hidden states of {source.shape['hidden_size']} numbers"
-            )
+        width = source.shape.get("hidden_size") if isinstance(source, RandomModel) else None
+        if isinstance(width, int) and rank > width:
+            raise SettingsError(f"{where}: rank is {rank}; {model} has hidden states of {width} numbers")
         return checked
 
     def resolve_layer(self, model: str, key: str, value: Any, where: str) -> Any:

@@ -226,8 +226,7 @@ class Plan:
                     if method is None:
                         raise SettingsError(f"{where}: an arm needs a method, got {entry!r}")
                     for swept in self._swept(group.vary):
-                        told = [changes["label"]] if "label" in changes else []
-                        label = ", ".join(map(str, [*told, *swept.values()])) or method
+                        label = _label(changes.get("label"), swept) or method
                         own = {key: value for key, value in changes.items() if key != "label"} | swept
                         for seed in settings.seeds if group.seeds is None else group.seeds:
                             arm = self._arm(dataset, model, method, own, seed, where, group.spelled_out)
@@ -253,6 +252,13 @@ class Plan:
                 f"{where}: the arm {name!r} cannot be a path; use letters, digits, '.' and '_' in values"
             )
         return Arm(dataset, model, method, name, seed, differing)
+
+
+def _label(told: str | None, swept: Mapping[str, Any]) -> str:
+    """The values that are swept; behind a label of the arm's own each with its key's name."""
+    if told is None:
+        return ", ".join(map(str, swept.values()))
+    return ", ".join([told, *(f"{key.replace('_', ' ')} {value}" for key, value in swept.items())])
 
 
 def _check_labels(cells: Iterable[Cell], where: str) -> None:
@@ -297,12 +303,12 @@ def load_plan(scale: Scale, path: Path) -> Plan:
 
 def _check_attacks(plan: Plan) -> None:
     """An attack must leave room for content in what the classifier reads."""
-    for path, attacks in plan.arm_attacks.items():
-        arm = plan.all_arms[path]
-        most = plan.scale.settings.datasets[arm.dataset].max_length
-        for name in attacks:
-            tokens = plan.scale.attack(arm.dataset, arm.model, name).tokens
-            if tokens >= most:
-                raise SettingsError(
-                    f"{plan.scale.where}: attacks.{name}: tokens {tokens} leave no room in max_length {most} of {arm.dataset}"
-                )
+    wanted = {(plan.all_arms[path].dataset, plan.all_arms[path].model, name)
+              for path, names in plan.arm_attacks.items() for name in names}  # fmt: skip
+    for dataset, model, name in sorted(wanted):
+        most = plan.scale.settings.datasets[dataset].max_length
+        tokens = plan.scale.attack(dataset, model, name).tokens
+        if tokens >= most:
+            raise SettingsError(
+                f"{plan.scale.where}: attacks.{name}: tokens {tokens} leave no room in max_length {most} of {dataset}"
+            )

@@ -9,6 +9,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from latreft.models import attention
 from latreft.models.batch import Example, collate
 from latreft.models.classifier import Classifier
 from latreft.models.families import family
+from latreft.plans import OWN_COMPILATION
 from latreft.training import Losses
 from latreft.training import train as run_training
 
@@ -79,7 +81,7 @@ def surrogate_of(model: Classifier) -> Classifier:
 
 
 def train(
-    engine, model, *, steps: int, lengths: tuple[int, ...], surrogate: str, norm: str = "linf"
+    engine, model, *, steps: int, lengths: tuple[int, ...], surrogate: str, norm: str = "linf", size: int = 4
 ) -> list[torch.Tensor]:
     reft = LoReFT(WIDTH, 16, seed=1).to("cuda")
     optimizer = torch.optim.AdamW(reft.parameter_groups(0.01), lr=1e-3)
@@ -87,7 +89,7 @@ def train(
     inner_model = model if surrogate == "none" else surrogate_of(model)
     ball = Ball(norm, 0.5)
     for step in range(steps):
-        batch = batch_at(step, lengths)
+        batch = batch_at(step, lengths, size)
         with reft.built_once():
             full = engine.prepare(model, batch, WINDOW)
             base = full.hidden(2)
@@ -411,24 +413,39 @@ COMPILED = """
 import hashlib, sys
 import torch, test_captured_passes as tests
 tests.determinism.deterministic()
+size, *lengths = map(int, sys.argv[1:])
 found = tests.train(
-    tests.ReuseEngine(compiled=True), tests.classifier("llama", torch.bfloat16), steps=10, lengths=(84,), surrogate="none"
+    tests.ReuseEngine(compiled=True), tests.classifier("llama", torch.bfloat16), steps=10, lengths=tuple(lengths),
+    surrogate="none", size=size,
 )
 print(hashlib.sha256(b"".join(tensor.cpu().numpy().tobytes() for tensor in found)).hexdigest())
 """
 
 
+def digest(cache: Path, size: int, *lengths: int, environment: Mapping[str, str] | None = None) -> str:
+    """Of the weights of a compiled training, in a process of its own whose compiler keeps its cache in ``cache``."""
+    own = {
+        "TORCHINDUCTOR_CACHE_DIR": str(cache),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED, str(size), *map(str, lengths)],
+        env=os.environ | own | (environment or {}), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.split()[-1]
+
+
 def test_two_compiled_trainings_are_bit_identical_each_compiled_by_its_own_process(tmp_path):
     """Without the compiler's deterministic mode kernels are chosen by timing them."""
-    digests = []
-    for place in ("one", "other"):
-        environment = os.environ | {
-            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / place),
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", COMPILED], env=environment, capture_output=True, text=True, check=True
-        )
-        digests.append(done.stdout.split()[-1])
-    assert digests[0] == digests[1]
+    assert digest(tmp_path / "one", 4, 84) == digest(tmp_path / "other", 4, 84)
     print("two compiled bfloat16 trainings of 10 steps, each in a process of its own, are bit-identical")
+
+
+def test_a_compiled_training_is_the_same_whatever_the_compiler_has_in_its_cache(tmp_path):
+    """As the workflow runs jobs: with :data:`latreft.plans.OWN_COMPILATION`."""
+    job = (4, 84, 148, 212)
+    alone = digest(tmp_path / "own", *job)
+    digest(tmp_path / "shared", 32, 532, 276)
+    assert digest(tmp_path / "shared", *job, environment=OWN_COMPILATION) == alone
+    same = digest(tmp_path / "shared", *job) == alone
+    print(f"a compiled training is the same beside another's code; by that code it is {'too' if same else 'another'}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from workflow.project import ROOT, Project, clean_environment, copy_project
+
+from latreft.published.facts import REWRITTEN
 
 PUBLISHED = "published/mini"
 COMMITTED = sorted(path.parent for path in ROOT.glob("published/*/records.jsonl"))
@@ -83,8 +86,16 @@ def test_no_text_of_an_example_and_no_weights_are_published(original: Project) -
 def test_a_clone_without_results_redraws_the_same_bytes(project: Project) -> None:
     for name in ("results", "figures", ".snakemake"):
         shutil.rmtree(project.path(name))
+    # How many outcomes had their record's SHA-256 is true of the folder that was published, and cannot be told from here.
+    readme = project.path(PUBLISHED) / "README.md"
+    page = readme.read_text(encoding="utf-8")
+    told = re.search(r"(?m)^Of (\d+) files of per-example outcomes, \1 have the SHA-256 that their record names", page)
+    assert told
+    fewer = told[0].replace(f", {told[1]} have", ", 1 have") + REWRITTEN
+    readme.write_text(page.replace(told[0], fewer), encoding="utf-8")
     said = project.tool("redraw", "mini", "--into", "rebuilt")
-    assert said.code == 0 and "files are equal byte for byte" in said.text, said.text
+    # three of a table, of the differences and of the verdicts each, two of three figures each, and four others
+    assert said.code == 0 and "19 of 19 files are as they were published" in said.text, said.text
     assert "note:" not in said.text and "error:" not in said.text
     assert not project.path("results").exists() and not project.path("figures").exists()
     rebuilt = project.path("rebuilt")
@@ -122,7 +133,8 @@ def test_a_missing_record_is_refused_unless_partial_is_asked_for(project: Projec
 
     assert project.tool("publish", "mini", "--partial").code == 0
     page = (project.path(PUBLISHED) / "README.md").read_text(encoding="utf-8")
-    assert "1 are missing" in page and record in page and "Targets not built: `main_imdb`" in page
+    assert "2 are missing" in page and record in page and record.replace(".json", ".parquet") in page
+    assert "Targets not built: `main_imdb`" in page
     assert not (project.path(PUBLISHED) / "tables/main_imdb.csv").exists()
     said = project.tool("redraw", "mini")
     assert said.code == 0 and "error:" not in said.text, said.text
@@ -132,6 +144,16 @@ def test_a_run_with_other_settings_than_configured_is_refused(project: Project) 
     project.change(lambda scale: scale["methods"]["lat_reft"].update(epsilon=0.4))
     said = project.tool("publish", "mini")
     assert said.code == 1 and "was made with epsilon 0.5, the configuration has 0.4" in said.text
+
+
+def test_an_accuracy_of_another_training_than_its_attack_is_refused(project: Project) -> None:
+    path = project.path("results/mini/runs/imdb/mini-neox/r2d2/seed0/accuracy.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["provenance"]["inputs"]["defense"] = "f" * 64
+    path.write_text(json.dumps(record), encoding="utf-8")
+    said = project.tool("publish", "mini")
+    assert said.code == 1 and len(said.errors()) == 1, said.text
+    assert "two versions of its defense: runs/imdb/mini-neox/r2d2/seed0/accuracy.json (ffffffff" in said.text
 
 
 def test_a_tampered_outcome_fails_the_check_of_rates(project: Project) -> None:
@@ -153,8 +175,40 @@ def test_a_changed_record_changes_the_redrawn_table(project: Project) -> None:
 
     change_record(project.path(PUBLISHED), "lat_reft/seed0/cost.json", change)
     said = project.tool("redraw", "mini", "--into", "rebuilt")
-    assert said.code == 1 and "error: tables/main_imdb.csv: differs" in said.text, said.text
+    assert said.code == 1 and "error: tables/main_imdb.csv: differs in line " in said.text, said.text
     assert "12.5" in project.path("rebuilt/results/mini/tables/main_imdb.csv").read_text()
+
+
+def test_an_edited_number_beside_the_tables_is_named(project: Project) -> None:
+    published = project.path(PUBLISHED)
+
+    def edit(name: str, pattern: str, new: str) -> None:
+        text, count = re.subn(pattern, new, (published / name).read_text(encoding="utf-8"), count=1)
+        assert count == 1, f"{name} has no {pattern}"
+        (published / name).write_text(text, encoding="utf-8")
+
+    edit("seconds.csv", r"(imdb,mini-neox,lat_reft,lat_reft,0,.*),[0-9.]+\n", r"\1,99.5\n")
+    edit("config/settings.json", r'"epsilon": 0.5', '"epsilon": 0.75')
+    edit("README.md", r"\| train_defense .*", "| train_defense | none | 0 | 0 | 0 |")
+    said = project.tool("redraw", "mini")
+    assert said.code == 1 and "16 of 19 files" in said.text, said.text
+    errors = said.errors()
+    assert len(errors) == 3 and all(" is published, " in error for error in errors), errors
+    for words in (
+        "error: seconds.csv: differs in line ",
+        "error: README.md: differs in line ",
+        "error: config/settings.json: differs in arms > imdb/mini-neox/lat_reft > settings > epsilon: '0.75'",
+    ):
+        assert words in said.text, said.text
+
+
+def test_a_published_configuration_with_which_a_run_was_not_made_is_named(project: Project) -> None:
+    project.change(lambda scale: scale["methods"]["lat_reft"].update(epsilon=0.4), f"{PUBLISHED}/config/mini.yaml")
+    said = project.tool("redraw", "mini")
+    assert said.code == 1 and len(said.errors()) == 2, said.text
+    assert "error: config/settings.json: differs in arms > imdb/mini-neox/lat_reft > settings > epsilon" in said.text
+    assert "error: config: runs/imdb/mini-neox/lat_reft/" in said.text
+    assert "was made with epsilon 0.5, the configuration has 0.4" in said.text
 
 
 # --- what is committed ---

@@ -13,7 +13,7 @@ from latreft.paired import outcomes_by_seed
 from latreft.per_example import Run, outcomes_of, run_at, run_of
 from latreft.records import RunRecord, long_form
 from latreft.tables.collect import collect, pool_seeds
-from latreft.tables.context import check_inputs, read_records
+from latreft.tables.context import read_records
 
 Cell = Mapping[str, Any]
 
@@ -73,7 +73,6 @@ def read_runs(records: Iterable[str | Path], outcomes: Iterable[str | Path], sca
     for record in found:
         if record.scale != scale:
             raise ValueError(f"a record of scale {record.scale!r} was given to the claims of scale {scale!r}")
-    check_inputs(found)
     return Runs(
         scale,
         {run_of(record): record for record in found if record.kind in ("accuracy", "attack")},

@@ -14,6 +14,7 @@ from latreft.tables.names import LEDGERS
 ASR = "gcg"
 MEASURED = "cost_measured_flops_per_example"
 NO_BASE = "without an unpruned run there are no relative FLOPs"
+DEARER = "Measured FLOPs are those of the engine that ran: with prefix reuse a surrogate costs a prefix pass more."
 
 
 @styled
@@ -63,8 +64,16 @@ def flop_points(context: Context) -> dict[tuple[int, str], Point]:
 
 
 def _foot(context: Context) -> str:
-    known = any(value == value for ratio in relative_flops(context).values() for value in ratio)
-    return foot_words(context, [ASR]) + ("" if known else f" {NO_BASE.capitalize()}.")
+    ratios = relative_flops(context)
+    words = foot_words(context, [ASR])
+    if not any(value == value for ratio in ratios.values() for value in ratio):
+        words += f" {NO_BASE.capitalize()}."
+    return words + (f" {DEARER}" if _dearer(ratios) else "")
+
+
+def _dearer(ratios: dict[str, list[float]]) -> bool:
+    """Whether by the operators counted a surrogate takes more than none."""
+    return any(value > 1 for value in ratios.get(MEASURED, []))
 
 
 def caption(context: Context) -> str:
@@ -79,9 +88,7 @@ def caption(context: Context) -> str:
         ]
         listed += [f"{LEDGERS[ledger]} {', '.join(known)}"] if known else []
     words = f"Training FLOPs relative to no pruning: {'; '.join(listed)}." if listed else f"{NO_BASE.capitalize()}."
-    if any(value > 1 for value in relative_flops(context).get(MEASURED, [])):
-        words += (
-            " Measured FLOPs are those of the engine that ran: with prefix reuse a surrogate costs a prefix pass more."
-        )
+    if _dearer(relative_flops(context)):
+        words += f" {DEARER}"
     shown = "GCG attack success rate by the share of the surrogate's MLP neurons pruned."
     return caption_words(context, [ASR], shown, words)

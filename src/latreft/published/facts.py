@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -28,6 +29,7 @@ RULES = {
 """Kind of record → the rule that ran for the seconds in it."""
 
 
+SAME_HASH = re.compile(r"^Of [0-9,]+ files of per-example outcomes, ([0-9][0-9,]*) have the SHA-256", re.MULTILINE)
 REWRITTEN = "; one that is brought back from an earlier publication keeps its values and not its bytes"
 
 
@@ -124,6 +126,16 @@ class Facts:
             (part, f"{len(runs):,}", f"{sum(runs):,.0f}", f"{sum(runs) / 60:.0f}")
             for part, runs in by_part(self.plan, self.records).items()
         ]
+
+
+def with_count_of(page: str, checked: Checked) -> Checked:
+    """``checked`` with the page's count of outcomes that have their record's SHA-256, where it can be one.
+
+    That number is of the files that were published from: those that come back from here have other bytes.
+    """
+    found = SAME_HASH.search(page)
+    count = int(found[1].replace(",", "")) if found else -1
+    return replace(checked, same_hash=count) if 0 <= count <= checked.runs else checked
 
 
 def counted(values: Iterable[str]) -> str:

@@ -18,6 +18,7 @@ ATTACK_OUTCOMES = "outcomes_attacks.parquet"
 MANIFESTS = "manifests"
 SCORES = "scores"
 CONFIG = "config"
+SETTINGS = "config/settings.json"
 TABLES = "tables"
 FIGURES = "figures"
 CLAIMS = ("claims.csv", "claims.md", "claims.tex")
@@ -79,7 +80,11 @@ def _below(scale: str, paths: list[str]) -> list[str]:
 
 
 def built(scale: str) -> dict[str, Path]:
-    """Published entries that the workflow builds, and where it puts them."""
+    """Published entries that are made from the others, and where in a copy of the project.
+
+    The workflow builds tables, figures, verdicts and ``records.csv``; ``results.describe`` writes the rest.
+    """
     results = Path(artefacts.RESULTS.format(scale=scale))
     shown = {TABLES: results / "tables", FIGURES: Path(artefacts.figure(scale, "any")).parent}
-    return {name: results / name for name in (RECORDS_CSV, *CLAIMS)} | shown
+    described = {name: Path("published", scale, name) for name in (SECONDS, SETTINGS, README)}
+    return {name: results / name for name in (RECORDS_CSV, *CLAIMS)} | shown | described

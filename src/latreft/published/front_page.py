@@ -9,7 +9,7 @@ import pandas as pd
 from latreft.files import write_text
 from latreft.plans import load_plans
 from latreft.tables import names, paper
-from latreft.tables.layout import rate
+from latreft.tables.layout import rate, text_of
 from latreft.tables.render import markdown_table
 
 FILE = "main_imdb.csv"
@@ -62,9 +62,7 @@ def main_table(published: Path, papers: Path, model: str, title: str) -> str:
 def _own(ours: pd.DataFrame, method: str, source: str, metric: str) -> str:
     at = (ours["method"] == method) & (ours["source"] == source) & (ours["metric"] == metric)
     (one,) = ours[at].to_dict("records")
-    if pd.isna(one["value"]):
-        return "missing"
-    return f"{rate(one['value'])} [{rate(one['ci_low'])}, {rate(one['ci_high'])}]"
+    return text_of(one, rate)
 
 
 def _words(ours: pd.DataFrame) -> str:

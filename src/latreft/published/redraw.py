@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,28 +15,13 @@ from latreft.files import write_text
 from latreft.plans import Plans, load_plans
 from latreft.published import folder
 from latreft.published.restore import restore
-from latreft.records import long_form, read_record
+from latreft.published.results import Results
+from latreft.records import long_form
 
 RULES = ("table", "figure", "records", "judge_claims")
 """The only rules that a redraw may run: none of them trains, attacks or evaluates."""
 NEEDED = ("Snakefile", "environment.yml", "workflow", "src", "config", "profiles", "resources/paper")
 TEXT = (".csv", ".md", ".tex")
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A file that was redrawn otherwise than it was published."""
-
-    path: str
-    why: str
-
-    @property
-    def grave(self) -> bool:
-        """Text must be equal to the byte; a picture may be rendered otherwise elsewhere."""
-        return Path(self.path).suffix in TEXT
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.why}"
 
 
 def working_copy(root: Path, published: Path, copy: Path) -> None:
@@ -56,12 +40,14 @@ def working_copy(root: Path, published: Path, copy: Path) -> None:
     restore(published, copy / artefacts.RESULTS.format(scale=published.name))
 
 
-def build(copy: Path, scale: str) -> None:
-    """Run the rules that show, for all targets whose inputs are there, and collect the records.
+def build(copy: Path, scale: str) -> Results:
+    """Run the rules that show, for all targets whose inputs are there, and collect the records; the results shown.
 
-    Raises ``ValueError`` with what Snakemake said where one fails.
+    Raises ``ValueError`` for records that contradict each other, and with what Snakemake said where a rule fails.
     """
     plans = Plans(copy, load_plans(copy, {"scale": scale}))
+    results = Results(plans, scale, copy / artefacts.RESULTS.format(scale=scale))
+    records = results.records  # refused here once, not by every job
     wanted = targets(plans, scale, copy)
     if wanted:
         arguments = [
@@ -79,9 +65,8 @@ def build(copy: Path, scale: str) -> None:
             raise ValueError(f"redrawing {scale} failed: {_reason(said.stdout + said.stderr)}")
     collected = copy / artefacts.RECORDS.format(scale=scale)
     if not collected.is_file():  # the rule wants every record
-        results = copy / artefacts.RESULTS.format(scale=scale)
-        found = [read_record(results / path) for path in folder.contents(plans, scale).present(results).records]
-        write_text(collected, long_form(found).to_csv(index=False, lineterminator="\n"))
+        write_text(collected, long_form(records.values()).to_csv(index=False, lineterminator="\n"))
+    return results
 
 
 def _reason(said: str) -> str:
@@ -112,31 +97,6 @@ def targets(plans: Plans, scale: str, root: Path) -> list[str]:
     if there(plans.all_records(SimpleNamespace(scale=scale))):
         found.append(artefacts.RECORDS.format(scale=scale))
     return found
-
-
-def compare(published: Path, copy: Path) -> tuple[list[str], list[Difference]]:
-    """Every file that was published or redrawn, and those of them that are not equal byte for byte."""
-    names: list[str] = []
-    differences: list[Difference] = []
-    for entry, place in folder.built(published.name).items():
-        old, new = _files(published / entry), _files(copy / place)
-        for below in sorted(set(old) | set(new)):
-            name = str(Path(entry) / below)
-            names.append(name)
-            if below not in new:
-                differences.append(Difference(name, "published, but not made by the redraw"))
-            elif below not in old:
-                differences.append(Difference(name, "made by the redraw, but not published"))
-            elif old[below].read_bytes() != new[below].read_bytes():
-                differences.append(Difference(name, "differs"))
-    return names, differences
-
-
-def _files(place: Path) -> dict[str, Path]:
-    """Files by their path below ``place``; a file is itself, below nothing."""
-    if place.is_file():
-        return {".": place}
-    return {str(path.relative_to(place)): path for path in sorted(place.rglob("*")) if path.is_file()}
 
 
 def changed_settings(root: Path, published: Path) -> list[str]:

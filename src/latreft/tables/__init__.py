@@ -9,7 +9,7 @@ from collections.abc import Callable
 from latreft.tables.context import Context
 from latreft.tables.render import Table
 
-SHARED = {"collect", "context", "layout", "names", "paper", "render"}
+SHARED = {"collect", "context", "contradictions", "layout", "names", "paper", "render"}
 
 
 def table_builder(target: str) -> Callable[[Context], Table]:

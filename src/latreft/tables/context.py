@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from latreft.records import RunRecord, long_form, read_record
 from latreft.tables import names
 from latreft.tables.collect import PLACE, collect, normal_cells, pool_seeds, sizes
+from latreft.tables.contradictions import check
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +44,6 @@ class Context:
     @cached_property
     def results(self) -> pd.DataFrame:
         """One row a cell, source and metric; see :func:`latreft.tables.collect.collect`."""
-        check_inputs(self.records)
         return collect(self.cells, long_form(self.records), self.scale)
 
     @cached_property
@@ -98,27 +98,14 @@ class Context:
         return [f"mixed code versions: {', '.join(sorted(mixed))}"] if mixed else []
 
 
-def check_inputs(records: Iterable[RunRecord]) -> None:
-    """Raise ``ValueError`` where records of one data set, or of one classifier, were made from different files."""
-    seen: dict[tuple[str, ...], tuple[str, str]] = {}
-    for record in records:
-        inputs = record.provenance.get("inputs", {})
-        run = f"{record.kind} of {record.model.name}/{record.arm}/seed{record.seed}"
-        for key, place in (("data", (record.dataset,)), ("classifier", (record.dataset, record.model.name))):
-            if key not in inputs:
-                continue
-            found = inputs[key]
-            first, other = seen.setdefault((key, *place), (found, run))
-            if first != found:
-                raise ValueError(
-                    f"records of {' '.join(place)} were made from two versions of its {key}: {other} ({first[:8]}…) and "
-                    f"{run} ({found[:8]}…); rerun the older one"
-                )
-
-
 def read_records(paths: Iterable[str | Path]) -> list[RunRecord]:
-    """The records that are there, each once; one that is not is for the target to show as missing."""
-    return [read_record(path) for path in dict.fromkeys(map(Path, paths)) if path.is_file()]
+    """The records that are there, each once; one that is not is for the target to show as missing.
+
+    Raises ``ValueError`` for records that contradict themselves, their paths or each other.
+    """
+    records = {path: read_record(path) for path in map(Path, paths) if path.is_file()}
+    check(records)
+    return list(records.values())
 
 
 def snakemake_context(snakemake: Any) -> Context:

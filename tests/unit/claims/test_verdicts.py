@@ -17,7 +17,7 @@ from latreft.claims.settings import Claim, Condition, Rates
 from latreft.claims.verdict import NOT_REPRODUCED, NOT_TESTABLE, PARTLY, REPRODUCED, checks, decide, judge
 from latreft.claims.wanted import paper_costs
 from latreft.files import read_json, write_json
-from latreft.records import read_record
+from latreft.records import rate, read_record
 from latreft.tables.render import csv_text, latex_text, markdown_text
 
 RUN = f"results/small/runs/imdb/{MODEL}"
@@ -118,7 +118,7 @@ def test_a_record_that_its_outcomes_contradict_is_an_error_that_names_the_claim(
     runs.attack(NONE, "gcg", first(95))
     runs.attack(OURS, "gcg", first(30))
     content = read_json(tmp_path / OURS)
-    content["metrics"]["asr"] |= {"value": 0.29, "ci_low": 0.2}
+    content["metrics"]["asr"] = rate(29, 100).model_dump()
     write_json(tmp_path / OURS, content)
     with pytest.raises(
         ValueError, match="claim main_pythia_gcg: .*lat_reft/seed0, gcg: the record's asr is 0.29, its outcomes"
@@ -285,8 +285,9 @@ def test_an_arm_is_not_compared_with_itself(tmp_path: Path) -> None:
 def test_records_of_another_scale_are_refused(tmp_path: Path) -> None:
     small, paper = folder(tmp_path, "main_pythia_gcg"), folder(tmp_path, "main_pythia_gcg", scale="paper")
     small.attack(NONE, "gcg", first(95))
-    (tmp_path / paper.wanted.records()[0]).parent.mkdir(parents=True)
-    (tmp_path / paper.wanted.records()[0]).write_bytes((tmp_path / NONE).read_bytes())
+    (undefended,) = [path for path in paper.wanted.records() if path.endswith("/none/seed0/attack_gcg.json")]
+    (tmp_path / undefended).parent.mkdir(parents=True)
+    (tmp_path / undefended).write_bytes((tmp_path / NONE).read_bytes())
     with pytest.raises(ValueError, match="a record of scale 'small' was given to the claims of scale 'paper'"):
         paper.judge()
 

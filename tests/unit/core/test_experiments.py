@@ -136,6 +136,8 @@ def test_every_combination_is_shown_in_order_with_its_label(tmp_path):
         "main"
     )
     assert (cell.label, cell.arm.name, dict(cell.arm.changes)) == ("One", "lat_reft__window_1", {"window": 1})
+    swept = changed(EXPERIMENTS, "figures.sweep.groups.0.arms", [{"method": "lat_reft", "label": "Ours"}])
+    assert plan(tmp_path, swept).cells("sweep")[0].label == "Ours, window 1"
 
 
 def test_equal_settings_on_another_model_are_another_arm(tmp_path):

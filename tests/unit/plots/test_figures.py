@@ -90,7 +90,7 @@ def test_a_missing_arm_is_a_hatched_place_that_says_so(target, skipped, panel, t
 def test_one_missing_attack_leaves_the_other_bars(tmp_path):
     runs = Runs(tmp_path)
     context = context_of(runs, "placement")
-    gone = [path for path in runs.paths if "window_8" in path.name and path.name.endswith("random_token.json")]
+    gone = [path for path in runs.paths if path.match("lat_reft__window_8/*/attack_random_token.json")]
     runs.paths = [path for path in runs.paths if path not in gone]
     figure = draw(runs.context("placement", context.cells))
     assert gids(figure, "missing") == ["window:8:random_token"] and "window:8:gcg" in gids(figure, "bar")
@@ -113,7 +113,7 @@ def test_three_seeds_show_each_seed_and_what_is_incomplete(tmp_path):
     dots = [artist for artist in figure.findobj() if artist.get_gid() == "seed:main:Suffix window:gcg"]
     assert list(dots[0].get_ydata()) == pytest.approx([31, 33, 35])
     assert "means over 3 seeds" in words(figure) and not gids(figure, "partial")
-    runs.paths = [path for path in runs.paths if not path.name.endswith("_2_attack_gcg.json")]
+    runs.paths = [path for path in runs.paths if not path.match("seed2/attack_gcg.json")]
     figure = draw(runs.context("motivation", context.cells))
     assert len(gids(figure, "partial")) == 3 and "2/3" in words(figure)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from latreft import artefacts
 from latreft.files import write_json
 from latreft.records import Metric, ModelInfo, RunRecord, rate, write_record
 from latreft.tables.context import Context, read_records
@@ -45,8 +46,8 @@ class Runs:
             "model": ModelInfo(name=cell["model"], family="llama", revision="0" * 40, parameters=10**9),
         }  # fmt: skip
         record = RunRecord(**(run | changes))
-        name = "_".join(str(part) for part in (*list(cell.values())[2:7], kind, attack))
-        path = self.folder / f"{name}.json"
+        place = {"scale": record.scale, **cell, "attack": attack}
+        path = self.folder / artefacts.RECORD_OF[kind].format(**place)
         write_record(record, path)
         self.paths.append(path)
         return record
