@@ -29,9 +29,6 @@ FIGURE_FILES = ("pdf", "png")
 NAMED = ("all", "tables", "figures", "heatmaps", "claims")
 """Targets that are groups of others."""
 RUNTIME = ("device", "engine", "compiled", "autocast", "deterministic", "threads")
-OWN_COMPILATION = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
-"""Environment of every job: code in the compiler's cache was compiled for the shapes that some other job saw first, and may
-sum in another order, so that results would depend on what ran on a machine before."""
 
 
 def load_plans(root: Path, given: Mapping[str, Any]) -> dict[str, Plan]:

@@ -6,7 +6,6 @@ import pytest
 from workflow.project import RUN, Project, Server, new_project
 
 from latreft.files import sha256
-from latreft.plans import OWN_COMPILATION
 from latreft.records import read_record
 
 ARM = f"{RUN}/mini-neox/r2d2/seed0"
@@ -73,13 +72,3 @@ def test_a_job_runs_the_code_of_its_own_folder(project: Project, again: Project)
     project.append("src/latreft/defenses/r2d2.py", own)
     said = project.run("--config", "scale=mini", "--", manifest)
     assert said.code == 0 and f"trained by {project.folder}/src/latreft/defenses/r2d2.py" in said.text
-
-
-def test_no_job_finds_code_that_was_compiled_for_another(project: Project) -> None:
-    rule = 'rule environment:\n    output: "environment.txt"\n    shell: "env > {output}"\n'
-    snakefile = project.path("Snakefile")
-    snakefile.write_text(f"{snakefile.read_text()}\n\n{rule}")
-    said = project.run("--config", "scale=mini", "--", "environment.txt")
-    assert said.code == 0, said.text
-    found = project.path("environment.txt").read_text().splitlines()
-    assert {f"{name}={value}" for name, value in OWN_COMPILATION.items()} <= set(found)

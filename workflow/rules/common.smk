@@ -1,12 +1,9 @@
 # The plans of all scales; what rules ask of them is in src/latreft/plans.py.
-import os
-
 from latreft import artefacts, plans
 from latreft.cli import one_line_errors
 
 TARGET_SCALE = config.get("scale", "paper")
 ENVIRONMENT = "../../environment.yml"
-os.environ.update(plans.OWN_COMPILATION)
 
 with one_line_errors():
     PLANS = plans.Plans(ROOT, plans.load_plans(ROOT, config))

@@ -54,12 +54,16 @@ class Compiler:
 
     def _configure(self) -> None:
         import torch._dynamo
+        import torch._functorch.config
         import torch._inductor.config
 
         torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
         # The blocks of a surrogate differ in width: one compilation is to serve them all, as it serves all lengths.
         torch._dynamo.config.force_parameter_static_shapes = False
         torch._dynamo.config.force_nn_module_property_static_shapes = False
+        # Code in these caches was compiled for the shapes that some other job saw first, and may sum in another order.
+        torch._inductor.config.fx_graph_cache = False
+        torch._functorch.config.enable_autograd_cache = False
         if torch.are_deterministic_algorithms_enabled() and hasattr(torch._inductor.config, "deterministic"):
             torch._inductor.config.deterministic = True  # else kernels are chosen by timing them, anew in every job
 
