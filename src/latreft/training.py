@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -159,6 +160,23 @@ def own_gradients(parameters: Iterable[nn.Parameter]) -> None:
             parameter.grad = parameter.grad.clone()
 
 
+def _compilations() -> int:
+    """How many pieces of code torch has compiled in this process."""
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else dynamo.counters["stats"]["unique_graphs"]
+
+
+def _rehearse(
+    optimizer: torch.optim.Optimizer, losses_at: Callable[[int], Losses | Iterator[Losses]], parts: Iterable[int]
+) -> None:
+    """Run the passes of a step, so that what it compiles is compiled; nothing else comes of it."""
+    for part in parts:
+        for losses, _ in in_turn(losses_at(part)):
+            losses.total.backward()
+            optimizer.zero_grad(set_to_none=True)
+            del losses
+
+
 def train(
     trained: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -183,11 +201,17 @@ def train(
     is a method's own state; it is saved and restored in place. Raises :class:`TrainingFailed` at the first loss or
     gradient that is not finite, before it reaches weights or checkpoint, and :class:`Interrupted` after SIGTERM, the
     state saved.
+
+    Compiled code sums in an order that depends on the shapes it was compiled for. So a resumed training first goes
+    through the steps in which the earlier runs compiled something, their losses unused; ``losses_at`` must give such a
+    step the shapes that it had. What ``before_step`` compiles is not part of that.
     """
     parameters = {name: p for name, p in trained.named_parameters() if p.requires_grad}
     base_rates = [group["lr"] for group in optimizer.param_groups]
     history: list[dict[str, float]] = []
-    first, spent, flops, flop_tokens = 0, 0.0, 0, 0
+    compiled_at: list[int] = []
+    first, flops, flop_tokens = 0, 0, 0
+    started = time.monotonic()
     extra = {} if extra is None else extra
 
     state = checkpoint.load() if checkpoint is not None else None
@@ -198,12 +222,14 @@ def train(
             for name, buffer in trained.named_buffers():
                 buffer.copy_(state["buffers"][name])
         optimizer.load_state_dict(state["optimizer"])
-        _restore_random(state["random"])
-        history, first, spent = state["history"], state["step"], state["seconds"]
+        history, compiled_at, first = state["history"], state["compiled_at"], state["step"]
+        started -= state["seconds"]
         flops, flop_tokens = state["flops"], state["flop_tokens"]
         extra.clear()
         extra.update(state["extra"])
-    started = time.monotonic() - spent
+        for step in compiled_at:
+            _rehearse(optimizer, losses_at, range(step * accumulate, (step + 1) * accumulate))
+        _restore_random(state["random"])
 
     def save(step: int) -> None:
         if checkpoint is not None:
@@ -214,6 +240,7 @@ def train(
                     "optimizer": optimizer.state_dict(),
                     "random": _random_state(),
                     "history": history,
+                    "compiled_at": compiled_at,
                     "step": step,
                     "seconds": time.monotonic() - started,
                     "flops": flops,
@@ -239,6 +266,7 @@ def train(
             if before_step is not None and before_step(step) is True:
                 save(step)
             values: dict[str, float] = {}
+            compilations = _compilations()
             with FlopMeter() if step == 0 else nullcontext() as meter:
                 for part in range(accumulate):
                     for losses, several in in_turn(losses_at(step * accumulate + part)):
@@ -262,6 +290,8 @@ def train(
             if max_gradient_norm is not None:
                 nn.utils.clip_grads_with_norm_(parameters.values(), max_gradient_norm, norm)
             optimizer.step()
+            if _compilations() > compilations:
+                compiled_at.append(step)
             history.append({"step": step + 1, **values})
             if progress is not None:
                 progress.update(step + 1, total_steps, values)
