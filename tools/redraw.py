@@ -20,6 +20,7 @@ from latreft.published.compare import Difference, compare  # noqa: E402
 from latreft.published.configured import other_setting  # noqa: E402
 from latreft.published.facts import with_count_of  # noqa: E402
 from latreft.published.folder import CONFIG, RECORDS  # noqa: E402
+from latreft.published.manifests import check_manifests  # noqa: E402
 from latreft.published.rates import check_rates  # noqa: E402
 from latreft.published.redraw import build, changed_settings, working_copy  # noqa: E402
 from latreft.published.results import describe, page_of  # noqa: E402
@@ -61,6 +62,8 @@ def redraw(evidence: Path, copy: Path) -> list[Difference]:
     print(f"{checked.metrics} metrics of {checked.runs} runs agree with their examples")
     results = build(copy, evidence.name)
     page = page_of(evidence)
+    there = check_manifests(results.place, results.records)
+    print(f"{there} manifests are those that the records name")
     describe(results, copy, with_count_of(page or "", checked), page)
     names, differences = compare(evidence, copy)
     print(f"{len(names) - len(differences)} of {len(names)} files are as they were published")

@@ -155,6 +155,33 @@ def test_an_accuracy_of_another_training_than_its_attack_is_refused(project: Pro
     assert "two versions of its defense: runs/imdb/mini-neox/r2d2/seed0/accuracy.json (ffffffff" in said.text
 
 
+DEFENSE = "runs/imdb/mini-neox/r2d2/seed0/defense/manifest.json"
+
+
+def test_a_manifest_that_is_not_the_one_its_records_name_is_refused(project: Project) -> None:
+    manifest = project.path(f"results/mini/{DEFENSE}")
+    manifest.write_text(manifest.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    said = project.tool("publish", "mini")
+    assert said.code == 1 and len(said.errors()) == 1, said.text
+    assert f"{DEFENSE} (" in said.text and "is not the one that runs/imdb/mini-neox/r2d2/seed0/a" in said.text
+
+    shutil.copy(manifest, project.path(f"{PUBLISHED}/manifests/{DEFENSE}"))
+    said = project.tool("redraw", "mini")
+    assert said.code == 1 and len(said.errors()) == 1 and "is not the one that" in said.text, said.text
+
+
+def test_a_defense_s_manifest_that_was_published_is_kept_where_results_have_lost_it(project: Project) -> None:
+    published = project.path(f"{PUBLISHED}/manifests/{DEFENSE}")
+    before = published.read_bytes()
+    project.path(f"results/mini/{DEFENSE}").unlink()
+    assert project.tool("publish", "mini").code == 0
+    assert published.read_bytes() == before
+
+    published.write_text("{}", encoding="utf-8")  # of another training: its records do not name it
+    assert project.tool("publish", "mini").code == 0
+    assert not published.exists()
+
+
 def test_a_tampered_outcome_fails_the_check_of_rates(project: Project) -> None:
     assert project.tool("check_rates", PUBLISHED).code == 0
     assert project.tool("check_rates", "results/mini").code == 0
