@@ -182,6 +182,37 @@ def test_a_defense_s_manifest_that_was_published_is_kept_where_results_have_lost
     assert not published.exists()
 
 
+def test_manifests_of_data_and_classifiers_are_kept_too(project: Project) -> None:
+    before = files_of(project.path(PUBLISHED))
+    for manifest in project.path("results/mini").rglob("manifest.json"):
+        manifest.unlink()
+    said = project.tool("publish", "mini")
+    assert said.code == 0, said.text
+    assert files_of(project.path(PUBLISHED)) == before
+
+
+@pytest.mark.parametrize(("key", "value"), [("classifier", "f" * 64), ("trainable", 7)])
+def test_a_manifest_that_no_record_names_must_fit_its_training(project: Project, key: str, value: object) -> None:
+    (arm,) = project.path("results/mini/runs/imdb/mini-neox/r2d2").iterdir()
+    for record in [*arm.glob("accuracy.*"), *arm.glob("attack_*")]:
+        record.unlink()
+    said = project.tool("publish", "mini", "--partial")
+    assert said.code == 0, said.text
+    manifest = arm / "defense/manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text(encoding="utf-8")) | {key: value}), encoding="utf-8")
+    said = project.tool("publish", "mini", "--partial")
+    assert said.code == 1 and len(said.errors()) == 1, said.text
+    assert f"{DEFENSE} has {key} {value!r}, its training" in said.text
+
+
+def test_scores_that_their_manifest_does_not_list_are_refused(project: Project) -> None:
+    (scores,) = project.path(f"{PUBLISHED}/scores").rglob("scores.safetensors")
+    scores.write_bytes(scores.read_bytes()[:-1] + b"x")
+    said = project.tool("redraw", "mini")
+    assert said.code == 1 and len(said.errors()) == 1, said.text
+    assert "scores.safetensors beside runs/imdb/mini-neox/scores/manifest.json is not the file" in said.text
+
+
 def test_a_tampered_outcome_fails_the_check_of_rates(project: Project) -> None:
     assert project.tool("check_rates", PUBLISHED).code == 0
     assert project.tool("check_rates", "results/mini").code == 0

@@ -36,7 +36,8 @@ def publish(root: Path, scale: str, results: Path, out: Path, partial: bool = Fa
     a run was not made with the configured settings, or records do not belong together, or not with a manifest.
     """
     source = Results(Plans(root, load_plans(root, {"scale": scale})), scale, results / scale)
-    lacking = sorted(path for path in source.wanted.all() if not (source.place / path).is_file())
+    kept = kept_manifests(source, out / scale / folder.MANIFESTS)
+    lacking = sorted(path for path in source.wanted.all() if path not in kept and not (source.place / path).is_file())
     if lacking and not partial:
         raise ValueError(
             f"{source.place} lacks {len(lacking)} of {len(source.wanted.all())} files that the targets of {scale} want, the "
@@ -46,13 +47,15 @@ def publish(root: Path, scale: str, results: Path, out: Path, partial: bool = Fa
     if other is not None:
         raise ValueError(f"{other}; rerun it, or put the configuration back")
     checked = check_rates(source.place, source.found.records)
-    check_manifests(source.place, source.records)
+    check_manifests(source.place, source.place, source.records)
     with replaced(out / scale) as stage:
         write_evidence(source, stage)
-        keep_manifests(source, out / scale / folder.MANIFESTS, stage / folder.MANIFESTS)
+        for path, content in kept.items():
+            (stage / folder.MANIFESTS / path).parent.mkdir(parents=True, exist_ok=True)
+            (stage / folder.MANIFESTS / path).write_bytes(content)
         write_config(root, scale, stage / folder.CONFIG)
         write_made(root, source, checked, page_of(out / scale), stage)
-    return source.missing
+    return sorted(set(source.missing) - set(kept))
 
 
 @contextmanager
@@ -88,14 +91,12 @@ def write_evidence(results: Results, stage: Path) -> None:
             shutil.copyfile(source / path, stage / name / path)
 
 
-def keep_manifests(results: Results, before: Path, stage: Path) -> None:
-    """Manifests that results do not have, and that were published with the same records ``before``."""
+def kept_manifests(results: Results, before: Path) -> dict[str, bytes]:
+    """Manifests that results lack, and that were published ``before`` with what the records say of them."""
     values = named(results.records)
-    for path in sorted(values.keys() & set(results.wanted.trained)):
-        kept = before / path
-        if kept.is_file() and not (stage / path).is_file() and set(values[path]) == {sha256(kept)}:
-            (stage / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(kept, stage / path)
+    wanted = {*results.wanted.manifests, *results.wanted.trained} & values.keys()
+    lacking = [path for path in sorted(wanted) if not (results.place / path).is_file() and (before / path).is_file()]
+    return {path: (before / path).read_bytes() for path in lacking if set(values[path]) == {sha256(before / path)}}
 
 
 def write_config(root: Path, scale: str, target: Path) -> None:
