@@ -19,10 +19,13 @@ from latreft.cli import one_line_errors  # noqa: E402
 from latreft.published.compare import Difference, compare  # noqa: E402
 from latreft.published.configured import other_setting  # noqa: E402
 from latreft.published.facts import with_count_of  # noqa: E402
-from latreft.published.folder import CONFIG, RECORDS  # noqa: E402
+from latreft.published.folder import CONFIG, MANIFESTS, RECORDS, SCORES  # noqa: E402
+from latreft.published.manifests import check_manifests  # noqa: E402
 from latreft.published.rates import check_rates  # noqa: E402
 from latreft.published.redraw import build, changed_settings, working_copy  # noqa: E402
+from latreft.published.restore import read_lines  # noqa: E402
 from latreft.published.results import describe, page_of  # noqa: E402
+from latreft.records import RunRecord  # noqa: E402
 
 
 @one_line_errors()
@@ -57,6 +60,8 @@ def redraw(evidence: Path, copy: Path) -> list[Difference]:
     working_copy(ROOT, evidence, copy)
     for name in changed_settings(ROOT, evidence):
         print(f"note: {name} has changed since it was published; the published one is used")
+    records = {path: RunRecord.model_validate(record) for path, record in read_lines(evidence / RECORDS).items()}
+    print(check_manifests(evidence / MANIFESTS, evidence / SCORES, records))
     checked = check_rates(copy / RESULTS.format(scale=evidence.name))
     print(f"{checked.metrics} metrics of {checked.runs} runs agree with their examples")
     results = build(copy, evidence.name)

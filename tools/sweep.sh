@@ -24,6 +24,8 @@ start() {
     mkdir -p "$state"
     rm -f "$state/ended"
     if [ "$jobs" -gt 1 ]; then
+        # Else each job starts a compiling process for every core.
+        export TORCHINDUCTOR_COMPILE_THREADS="${TORCHINDUCTOR_COMPILE_THREADS:-4}"
         export CUDA_MPS_PIPE_DIRECTORY="$PWD/$state/mps" CUDA_MPS_LOG_DIRECTORY="$PWD/$state/mps"
         mkdir -p "$CUDA_MPS_PIPE_DIRECTORY"
         nvidia-cuda-mps-control -d || true # one that runs already serves as well

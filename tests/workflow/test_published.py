@@ -156,6 +156,64 @@ def test_an_accuracy_of_another_training_than_its_attack_is_refused(project: Pro
     assert "two versions of its defense: runs/imdb/mini-neox/r2d2/seed0/accuracy.json (ffffffff" in said.text
 
 
+DEFENSE = "runs/imdb/mini-neox/r2d2/seed0/defense/manifest.json"
+
+
+def test_a_manifest_that_is_not_the_one_its_records_name_is_refused(project: Project) -> None:
+    manifest = project.path(f"results/mini/{DEFENSE}")
+    manifest.write_text(manifest.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    said = project.tool("publish", "mini")
+    assert said.code == 1 and len(said.errors()) == 1, said.text
+    assert f"{DEFENSE} (" in said.text and "is not the one that runs/imdb/mini-neox/r2d2/seed0/a" in said.text
+
+    shutil.copy(manifest, project.path(f"{PUBLISHED}/manifests/{DEFENSE}"))
+    said = project.tool("redraw", "mini")
+    assert said.code == 1 and len(said.errors()) == 1 and "is not the one that" in said.text, said.text
+
+
+def test_a_defense_s_manifest_that_was_published_is_kept_where_results_have_lost_it(project: Project) -> None:
+    published = project.path(f"{PUBLISHED}/manifests/{DEFENSE}")
+    before = published.read_bytes()
+    project.path(f"results/mini/{DEFENSE}").unlink()
+    assert project.tool("publish", "mini").code == 0
+    assert published.read_bytes() == before
+
+    published.write_text("{}", encoding="utf-8")  # of another training: its records do not name it
+    assert project.tool("publish", "mini").code == 0
+    assert not published.exists()
+
+
+def test_manifests_of_data_and_classifiers_are_kept_too(project: Project) -> None:
+    before = files_of(project.path(PUBLISHED))
+    for manifest in project.path("results/mini").rglob("manifest.json"):
+        manifest.unlink()
+    said = project.tool("publish", "mini")
+    assert said.code == 0, said.text
+    assert files_of(project.path(PUBLISHED)) == before
+
+
+@pytest.mark.parametrize(("key", "value"), [("classifier", "f" * 64), ("trainable", 7)])
+def test_a_manifest_that_no_record_names_must_fit_its_training(project: Project, key: str, value: object) -> None:
+    (arm,) = project.path("results/mini/runs/imdb/mini-neox/r2d2").iterdir()
+    for record in [*arm.glob("accuracy.*"), *arm.glob("attack_*")]:
+        record.unlink()
+    said = project.tool("publish", "mini", "--partial")
+    assert said.code == 0, said.text
+    manifest = arm / "defense/manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text(encoding="utf-8")) | {key: value}), encoding="utf-8")
+    said = project.tool("publish", "mini", "--partial")
+    assert said.code == 1 and len(said.errors()) == 1, said.text
+    assert f"{DEFENSE} has {key} {value!r}, its training" in said.text
+
+
+def test_scores_that_their_manifest_does_not_list_are_refused(project: Project) -> None:
+    (scores,) = project.path(f"{PUBLISHED}/scores").rglob("scores.safetensors")
+    scores.write_bytes(scores.read_bytes()[:-1] + b"x")
+    said = project.tool("redraw", "mini")
+    assert said.code == 1 and len(said.errors()) == 1, said.text
+    assert "scores.safetensors beside runs/imdb/mini-neox/scores/manifest.json is not the file" in said.text
+
+
 def test_a_tampered_outcome_fails_the_check_of_rates(project: Project) -> None:
     assert project.tool("check_rates", PUBLISHED).code == 0
     assert project.tool("check_rates", "results/mini").code == 0

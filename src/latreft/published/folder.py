@@ -38,8 +38,11 @@ class Contents:
     outcomes: list[str]
     manifests: list[str]
     scores: list[str]
+    trained: list[str]
+    """Manifests of defenses and of neuron scores: published where they are there, never missed."""
 
     def all(self) -> list[str]:
+        """Those that must be there."""
         return [*self.records, *self.outcomes, *self.manifests, *self.scores]
 
     def present(self, results: Path) -> Contents:
@@ -50,7 +53,8 @@ class Contents:
 
         records = [path for path in self.records if there(path) and (not has_outcomes(path) or there(outcomes(path)))]
         beside = [outcomes(path) for path in records if has_outcomes(path)]
-        return Contents(records, beside, list(filter(there, self.manifests)), list(filter(there, self.scores)))
+        rest = (list(filter(there, paths)) for paths in (self.manifests, self.scores, self.trained))
+        return Contents(records, beside, *rest)
 
 
 def contents(plans: Plans, scale: str) -> Contents:
@@ -61,7 +65,12 @@ def contents(plans: Plans, scale: str) -> Contents:
     classifiers = classifier_records(plan, artefacts.CLASSIFIER)
     scores = [path for name, _ in plan.targets() for path in scored(plan, name, artefacts.SCORES)]
     beside = [outcomes(path) for path in records if has_outcomes(path)]
-    return Contents(*(_below(scale, paths) for paths in (records, beside, data + classifiers, scores)))
+    defenses = [
+        artefacts.DEFENSE.format(scale=scale, dataset=arm.dataset, model=arm.model, arm=arm.name, seed=arm.seed)
+        for arm in plan.all_arms.values()
+    ]
+    trained = defenses + classifier_records(plan, artefacts.SCORES_MANIFEST)
+    return Contents(*(_below(scale, paths) for paths in (records, beside, data + classifiers, scores, trained)))
 
 
 def has_outcomes(record: str) -> bool:

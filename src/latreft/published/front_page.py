@@ -73,8 +73,8 @@ def _words(ours: pd.DataFrame) -> str:
     trained = f"{seeds[-1]} seeds" if seeds[-1] > 1 else "one seed"
     return (
         f"Ours: {counts['gcg']:,} attacked texts, accuracy on {counts['accuracy']:,}, mean of {trained}; in brackets 95% "
-        f"Wilson intervals. The paper's: {PAPER_MODEL}, 100 attacked texts, no intervals. They are of different models; "
-        "what can be compared are the effects of the methods."
+        f"Wilson intervals with the n of one seed, which say nothing of how trainings differ. The paper's: {PAPER_MODEL}, "
+        "100 attacked texts, no intervals. They are of different models; what can be compared are the effects of the methods."
     )
 
 

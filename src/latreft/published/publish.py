@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 
 from latreft import artefacts
 from latreft.config import scale_files
+from latreft.files import sha256
 from latreft.per_example import run_of
 from latreft.plans import Plans, load_plans
 from latreft.published import folder, redraw
 from latreft.published.configured import other_setting
+from latreft.published.manifests import check_manifests, named
 from latreft.published.outcomes import pack
 from latreft.published.rates import Checked, check_rates
 from latreft.published.restore import write_lines
@@ -31,10 +33,11 @@ def publish(root: Path, scale: str, results: Path, out: Path, partial: bool = Fa
 
     Tables and figures are built from what is published, not copied, so that :mod:`latreft.published.redraw` makes the
     same ones. Raises ``ValueError`` where files are missing (unless ``partial``), a rate is not that of its examples,
-    a run was not made with the configured settings, or records do not belong together.
+    a run was not made with the configured settings, or records do not belong together, or not with a manifest.
     """
     source = Results(Plans(root, load_plans(root, {"scale": scale})), scale, results / scale)
-    lacking = sorted(path for path in source.wanted.all() if not (source.place / path).is_file())
+    kept = kept_manifests(source, out / scale / folder.MANIFESTS)
+    lacking = sorted(path for path in source.wanted.all() if path not in kept and not (source.place / path).is_file())
     if lacking and not partial:
         raise ValueError(
             f"{source.place} lacks {len(lacking)} of {len(source.wanted.all())} files that the targets of {scale} want, the "
@@ -44,11 +47,15 @@ def publish(root: Path, scale: str, results: Path, out: Path, partial: bool = Fa
     if other is not None:
         raise ValueError(f"{other}; rerun it, or put the configuration back")
     checked = check_rates(source.place, source.found.records)
+    check_manifests(source.place, source.place, source.records)
     with replaced(out / scale) as stage:
         write_evidence(source, stage)
+        for path, content in kept.items():
+            (stage / folder.MANIFESTS / path).parent.mkdir(parents=True, exist_ok=True)
+            (stage / folder.MANIFESTS / path).write_bytes(content)
         write_config(root, scale, stage / folder.CONFIG)
         write_made(root, source, checked, page_of(out / scale), stage)
-    return source.missing
+    return sorted(set(source.missing) - set(kept))
 
 
 @contextmanager
@@ -78,10 +85,18 @@ def write_evidence(results: Results, stage: Path) -> None:
     for name, attacks in ((folder.ACCURACY_OUTCOMES, False), (folder.ATTACK_OUTCOMES, True)):
         files = [source / path for path in found.outcomes if Path(path).name.startswith("attack_") == attacks]
         pack(((run_of(read_record(file.with_suffix(".json"))), file) for file in files), stage / name)
-    for name, paths in ((folder.MANIFESTS, found.manifests), (folder.SCORES, found.scores)):
+    for name, paths in ((folder.MANIFESTS, [*found.manifests, *found.trained]), (folder.SCORES, found.scores)):
         for path in paths:
             (stage / name / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / path, stage / name / path)
+
+
+def kept_manifests(results: Results, before: Path) -> dict[str, bytes]:
+    """Manifests that results lack, and that were published ``before`` with what the records say of them."""
+    values = named(results.records)
+    wanted = {*results.wanted.manifests, *results.wanted.trained} & values.keys()
+    lacking = [path for path in sorted(wanted) if not (results.place / path).is_file() and (before / path).is_file()]
+    return {path: (before / path).read_bytes() for path in lacking if set(values[path]) == {sha256(before / path)}}
 
 
 def write_config(root: Path, scale: str, target: Path) -> None:
@@ -115,6 +130,6 @@ def check_restored(source: Path, restored: Path, found: folder.Contents) -> None
     for path in found.outcomes:
         if not pq.read_table(source / path).equals(pq.read_table(restored / path)):
             raise ValueError(f"{path} would not come back as it is: it was not written by this project's jobs")
-    for path in [*found.records, *found.manifests, *found.scores]:
+    for path in [*found.records, *found.manifests, *found.scores, *found.trained]:
         if (source / path).read_bytes() != (restored / path).read_bytes():
             raise ValueError(f"{path} would not come back byte for byte: it was not written by this project's jobs")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from latreft.tables.context import Context
-from latreft.tables.layout import attack_table, cost_columns, rate_columns
+from latreft.tables.layout import attack_table, cost_columns, cost_note, rate_columns
 from latreft.tables.render import Table
 
 
@@ -20,4 +20,4 @@ def build(context: Context) -> Table:
             "Arm": str(cell["label"]) if cell["label"] != cell["method"] else context.name("methods", cell["method"]),
         }
 
-    return attack_table(context, lead, rate_columns(context, {}) + cost_columns())
+    return attack_table(context, lead, rate_columns(context, {}) + cost_columns(), notes=[cost_note(context)])

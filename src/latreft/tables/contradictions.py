@@ -14,6 +14,7 @@ TOLERANCE = 1e-9
 SHARED_INPUTS = {
     "data": ("dataset",),
     "classifier": ("dataset", "model"),
+    "scores": ("dataset", "model"),
     "defense": ("dataset", "model", "arm", "seed"),
 }
 """A file that runs read → what they have in common where it must be the same file."""

@@ -118,6 +118,17 @@ def cost_columns(paper_name: str = "") -> list[Column]:
     ]
 
 
+def cost_note(context: Context) -> str:
+    """What the TFLOP of :func:`cost_columns` are; an engine that reuses prefixes runs fewer operators."""
+    runtimes = (record.provenance.get("runtime", {}) for record in context.records if record.kind == "train")
+    engines = sorted({runtime["engine"] for runtime in runtimes if "engine" in runtime})
+    ran = f", by the engine {' and '.join(engines)}" if engines else ""
+    return (
+        "TFLOP are per training example of 512 tokens, by three ledgers: the paper's formulas (App. E), one rule for every "
+        f"method alike, and the operators counted while it ran on the data set's own texts{ran}."
+    )
+
+
 def points_of(context: Context) -> dict[tuple[int, str, str], Point]:
     """Pooled results by place, source and metric."""
     return {(row["place"], row["source"], row["metric"]): row for row in context.pooled.to_dict("records")}
@@ -173,14 +184,8 @@ def strict(context: Context, lead: Callable[[Mapping[str, Any]], dict[str, str]]
 def caption(context: Context, *further: str) -> str:
     """Title, scale, n, seeds, and what the intervals are."""
     intervals = "95% Wilson intervals in brackets"
-    seeds = f"means over {context.seeds} seeds, intervals with the n of one seed"
-    parts = [
-        context.scale_words,
-        context.n_words,
-        intervals,
-        *([seeds] if context.seeds > 1 else []),
-        *context.code_words,
-    ]
+    seeds = f"means over {context.seeds} seeds, intervals with the n of one seed" if context.seeds > 1 else "one seed"
+    parts = [context.scale_words, context.n_words, intervals, seeds, *context.code_words]
     return " ".join([f"{context.title}. {'; '.join(parts)}.", *further])
 
 

@@ -14,6 +14,7 @@ from latreft.tables.render import Table
 
 LOSS = 0.03
 """Clean accuracy that a configuration may lose against no defense and still be chosen."""
+ACCURACY = "Accuracy is that on the attacked texts before the attack."
 RULE = (
     "Chosen, for each method: the lowest ASR among the configurations whose accuracy on the tuning texts is at most "
     f"{LOSS} below that without defense (all of them where none is); of equal ones the more accurate, then the first"
@@ -37,7 +38,7 @@ def build(context: Context) -> Table:
     frame = machine(context)
     return Table(
         label=f"tab:{context.scale}:{context.target}",
-        caption=caption_of(context, f"{RULE}."),
+        caption=caption_of(context, f"{ACCURACY} {RULE}."),
         frame=frame.assign(chosen=context.pooled["place"].isin(best)),
         display=display,
         lead=2,

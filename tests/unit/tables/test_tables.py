@@ -115,9 +115,11 @@ def test_the_main_table_says_which_engine_its_measured_operations_are_of(tmp_pat
     runs = Runs(tmp_path)
     own = cell("lat_reft", attacks=("gcg",))
     runs.write(own, kinds=("accuracy", "cost", "attack"))
-    assert "while it ran." in markdown_text(build(runs, "main_imdb", [own]))
+    assert "while it ran on the data set's own texts." in markdown_text(build(runs, "main_imdb", [own]))
     runs.record(own, "train", {}, provenance={"runtime": {"engine": "reuse"}})
-    assert "while it ran, by the engine reuse." in markdown_text(build(runs, "main_imdb", [own]))
+    assert "while it ran on the data set's own texts, by the engine reuse." in markdown_text(
+        build(runs, "main_imdb", [own])
+    )
 
 
 def test_a_rate_is_written_with_its_interval_and_missing_seeds(tmp_path):
