@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from latreft import made_once
 from latreft.cost.measured import FlopMeter
 from latreft.files import atomic, remove_with_empty_folders
 
@@ -160,16 +160,10 @@ def own_gradients(parameters: Iterable[nn.Parameter]) -> None:
             parameter.grad = parameter.grad.clone()
 
 
-def _compilations() -> int:
-    """How many pieces of code torch has compiled in this process."""
-    dynamo: Any = sys.modules.get("torch._dynamo.utils")
-    return 0 if dynamo is None else dynamo.counters["stats"]["unique_graphs"]
-
-
 def _rehearse(
     optimizer: torch.optim.Optimizer, losses_at: Callable[[int], Losses | Iterator[Losses]], parts: Iterable[int]
 ) -> None:
-    """Run the passes of a step, so that what it compiles is compiled; nothing else comes of it."""
+    """Run the passes of a step, so that what it makes once is made; nothing else comes of it."""
     for part in parts:
         for losses, _ in in_turn(losses_at(part)):
             losses.total.backward()
@@ -202,33 +196,36 @@ def train(
     gradient that is not finite, before it reaches weights or checkpoint, and :class:`Interrupted` after SIGTERM, the
     state saved.
 
-    Compiled code sums in an order that depends on the shapes it was compiled for. So a resumed training first goes
-    through the steps in which the earlier runs compiled something, their losses unused; ``losses_at`` must give such a
-    step the shapes that it had. What ``before_step`` compiles is not part of that.
+    What steps make once (:mod:`latreft.made_once`) decides the last bits of later ones. So a resumed training first goes
+    through the steps in which something was made, their losses unused, and only then takes up its state: ``losses_at``
+    must give such a step the shapes that it had, from nothing but the step. One with ``before_step`` cannot do so, and
+    its captured or compiled passes need not be those of an uninterrupted run.
     """
     parameters = {name: p for name, p in trained.named_parameters() if p.requires_grad}
     base_rates = [group["lr"] for group in optimizer.param_groups]
     history: list[dict[str, float]] = []
-    compiled_at: list[int] = []
+    made_at: list[int] = []
     first, flops, flop_tokens = 0, 0, 0
     started = time.monotonic()
     extra = {} if extra is None else extra
 
+    trained.train(False)
     state = checkpoint.load() if checkpoint is not None else None
     if state is not None:
+        started -= state["seconds"]
+        made_at = state["made_at"]
+        for step in made_at if before_step is None else ():
+            _rehearse(optimizer, losses_at, range(step * accumulate, (step + 1) * accumulate))
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(state["parameters"][name])
             for name, buffer in trained.named_buffers():
                 buffer.copy_(state["buffers"][name])
         optimizer.load_state_dict(state["optimizer"])
-        history, compiled_at, first = state["history"], state["compiled_at"], state["step"]
-        started -= state["seconds"]
+        history, first = state["history"], state["step"]
         flops, flop_tokens = state["flops"], state["flop_tokens"]
         extra.clear()
         extra.update(state["extra"])
-        for step in compiled_at:
-            _rehearse(optimizer, losses_at, range(step * accumulate, (step + 1) * accumulate))
         _restore_random(state["random"])
 
     def save(step: int) -> None:
@@ -240,7 +237,7 @@ def train(
                     "optimizer": optimizer.state_dict(),
                     "random": _random_state(),
                     "history": history,
-                    "compiled_at": compiled_at,
+                    "made_at": made_at,
                     "step": step,
                     "seconds": time.monotonic() - started,
                     "flops": flops,
@@ -257,7 +254,6 @@ def train(
             f"the {what} is {value} at step {step + 1} of {total_steps}{names}; last good state: {kept}"
         )
 
-    trained.train(False)
     with _termination() as terminated:
         for step in range(first, total_steps):
             for group, rate in zip(optimizer.param_groups, base_rates, strict=True):
@@ -266,7 +262,7 @@ def train(
             if before_step is not None and before_step(step) is True:
                 save(step)
             values: dict[str, float] = {}
-            compilations = _compilations()
+            made = made_once.count()
             with FlopMeter() if step == 0 else nullcontext() as meter:
                 for part in range(accumulate):
                     for losses, several in in_turn(losses_at(step * accumulate + part)):
@@ -290,8 +286,8 @@ def train(
             if max_gradient_norm is not None:
                 nn.utils.clip_grads_with_norm_(parameters.values(), max_gradient_norm, norm)
             optimizer.step()
-            if _compilations() > compilations:
-                compiled_at.append(step)
+            if made_once.count() > made:
+                made_at.append(step)
             history.append({"step": step + 1, **values})
             if progress is not None:
                 progress.update(step + 1, total_steps, values)

@@ -48,11 +48,18 @@ PACKAGES = (
 )
 
 
+READ_AT_IMPORT = ("HF_", "PYTORCH_", "TORCH", "TRANSFORMERS_")
+"""Beginnings of the environment variables that those packages read when they are imported: a server's stay as they were."""
+
+
 def address() -> Path:
-    """The server's socket: one a user, an interpreter, a state of its installed packages, and a text of this file."""
+    """The server's socket: one a user, an interpreter, a state of its installed packages, what these read of the
+    environment, and a text of this file."""
     packages = Path(sys.prefix, "lib", f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
     installed = packages.stat().st_mtime_ns if packages.is_dir() else 0
-    state = f"{sys.executable} {installed} {os.environ.get('PYTHONPATH', '')} ".encode() + Path(__file__).read_bytes()
+    read = sorted(item for item in os.environ.items() if item[0].startswith(READ_AT_IMPORT))
+    state = f"{sys.executable} {installed} {os.environ.get('PYTHONPATH', '')} {read} ".encode()
+    state += Path(__file__).read_bytes()
     folder = Path(tempfile.gettempdir(), f"latreft-warm-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder / f"{hashlib.sha256(state).hexdigest()[:16]}.sock"

@@ -36,7 +36,7 @@ from latreft.models import attention
 from latreft.models.batch import Example, collate
 from latreft.models.classifier import Classifier
 from latreft.models.families import family
-from latreft.training import Losses
+from latreft.training import Checkpoint, Losses
 from latreft.training import train as run_training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -339,7 +339,7 @@ def test_dead_graphs_are_not_freed_while_another_is_captured():
     torch.testing.assert_close(found, ones + 50)
 
 
-def own_training(method, engine, steps: int = 6):
+def own_training(method, engine, steps: int = 6, **parts):
     """A baseline's own training on texts of 20 to 300 tokens, batches of like length."""
     lengths = torch.randint(20, 300, (24,), generator=torch.Generator().manual_seed(5)).tolist()
     draw = lambda i, length: tuple(  # noqa: E731
@@ -351,8 +351,38 @@ def own_training(method, engine, steps: int = 6):
     settings = method.Settings(
         epsilon=0.3, steps=4, examples=24, epochs=steps / 3, batch_size=8, group_by_length=True, **own
     )
-    run = Training(engine, classifier("llama", torch.float32), None, examples, {}, seed=0, max_length=512)
+    run = Training(engine, classifier("llama", torch.float32), None, examples, {}, seed=0, max_length=512, **parts)
     return method.train(run, settings)
+
+
+class Killed:
+    """Progress that dies at a step."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def update(self, done: int, _total: int, _values: object) -> None:
+        if done == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("compiled", ["inner", False])
+def test_a_resumed_training_ends_in_the_bits_of_an_uninterrupted_one(compiled, tmp_path):
+    def run(**parts):
+        torch._dynamo.reset()  # another process has compiled nothing
+        with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+            return own_training(lat, ReuseEngine(compiled=compiled), steps=12, **parts)
+
+    whole = run()
+    for stop in (4, 7, 11):
+        kept = Checkpoint(tmp_path / f"{stop}.pt", "one", 0.0, lambda _line: None)
+        with pytest.raises(KeyboardInterrupt):
+            run(checkpoint=kept, progress=Killed(stop))
+        resumed = run(checkpoint=kept)
+        assert all(torch.equal(resumed.weights[name], whole.weights[name]) for name in whole.weights)
+    print(
+        f"LAT, compiled {compiled}: trainings of 12 steps resumed after 3, 6 and 10 are bit-identical to the whole one"
+    )
 
 
 @pytest.mark.parametrize("method", [lat, cat], ids=["lat", "cat"])
@@ -368,6 +398,36 @@ def test_a_baseline_is_trained_alike_captured_and_eagerly_and_twice_alike(method
     for ours, theirs in zip(captured.summary.history, eager.summary.history, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3 if method is cat else 0.05)  # LAT's rate moves all weights
     assert captured.summary.history[-1]["loss"] < captured.summary.history[0]["loss"]
+
+
+class Killed:
+    """Progress that dies at a step."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def update(self, done: int, _total: int, _values: object) -> None:
+        if done == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("compiled", ["inner", False])
+def test_a_resumed_training_ends_in_the_bits_of_an_uninterrupted_one(compiled, tmp_path):
+    def run(**parts):
+        torch._dynamo.reset()  # another process has compiled nothing
+        with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+            return own_training(lat, ReuseEngine(compiled=compiled), steps=12, **parts)
+
+    whole = run()
+    for stop in (4, 7, 11):
+        kept = Checkpoint(tmp_path / f"{stop}.pt", "one", 0.0, lambda _line: None)
+        with pytest.raises(KeyboardInterrupt):
+            run(checkpoint=kept, progress=Killed(stop))
+        resumed = run(checkpoint=kept)
+        assert all(torch.equal(resumed.weights[name], whole.weights[name]) for name in whole.weights)
+    print(
+        f"LAT, compiled {compiled}: trainings of 12 steps resumed after 3, 6 and 10 are bit-identical to the whole one"
+    )
 
 
 @pytest.mark.parametrize("method", [lat, cat], ids=["lat", "cat"])

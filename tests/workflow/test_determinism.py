@@ -7,6 +7,7 @@ from workflow.project import RUN, Project, Server, new_project
 
 from latreft.files import sha256
 from latreft.records import read_record
+from latreft.warm import address
 
 ARM = f"{RUN}/mini-neox/r2d2/seed0"
 
@@ -72,3 +73,14 @@ def test_a_job_runs_the_code_of_its_own_folder(project: Project, again: Project)
     project.append("src/latreft/defenses/r2d2.py", own)
     said = project.run("--config", "scale=mini", "--", manifest)
     assert said.code == 0 and f"trained by {project.folder}/src/latreft/defenses/r2d2.py" in said.text
+
+
+@pytest.mark.parametrize("name", ["TORCHINDUCTOR_FX_GRAPH_CACHE", "HF_HUB_OFFLINE"])
+def test_a_warm_server_serves_jobs_of_the_environment_that_its_packages_read(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = set()
+    for value in ("0", "1"):
+        monkeypatch.setenv(name, value)
+        found.add(address())
+    assert len(found) == 2

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from latreft import made_once
 from latreft.cost.measured import operators_are_watched
 from latreft.interventions import pgd
 from latreft.interventions.edits import Edits, Perturbation, ReftEdit
@@ -223,6 +224,7 @@ class Graphs:
         """What ``make`` gave for ``key``; ``owner`` (whose id is part of the key) is kept alive with it."""
         if key not in self._made:
             self._made[key] = make()
+            made_once.note()
             self._kept.append(owner)
         return self._made[key]
 

@@ -64,6 +64,10 @@ class Compiler:
         # Code in these caches was compiled for the shapes that some other job saw first, and may sum in another order.
         torch._inductor.config.fx_graph_cache = False
         torch._functorch.config.enable_autograd_cache = False
+        if torch._inductor.config.fx_graph_cache or torch._functorch.config.enable_autograd_cache:
+            raise ValueError(
+                "TORCHINDUCTOR_FX_GRAPH_CACHE and TORCHINDUCTOR_AUTOGRAD_CACHE are set; unset them, or set them to 0"
+            )
         if torch.are_deterministic_algorithms_enabled() and hasattr(torch._inductor.config, "deterministic"):
             torch._inductor.config.deterministic = True  # else kernels are chosen by timing them, anew in every job
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from latreft import made_once
 from latreft.batches import batch_indices
 from latreft.cost.measured import FlopMeter
 from latreft.training import Checkpoint, Interrupted, Losses, TrainingFailed, linear_decay, train
@@ -456,3 +457,63 @@ def test_the_schedule_scales_each_groups_own_rate():
         [group["lr"] for group in toy.optimizer.param_groups]
     ))  # fmt: skip
     assert seen == [[0.1 * f, 0.2 * f] for f in (1.0, 0.75, 0.5, 0.25)]
+
+
+# --- what steps make once ---
+
+
+class Making(Toy):
+    """Steps 1 and 3 make something once; each step counts itself, in state that is saved and in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.model.register_buffer("mean", torch.zeros(()))
+        self.extra, self.made = {"count": 0}, set()
+
+    def losses_at(self, step: int) -> Losses:
+        if step in {1, 3} - self.made:
+            self.made.add(step)
+            made_once.note()
+        self.extra["count"] += 1
+        self.model.mean += step
+        found = super().losses_at(step)
+        return Losses(found.total * (1 + self.model.mean / 100), found.tokens, {"count": float(self.extra["count"])})
+
+    def train(self, steps: int = 8, **kwargs):
+        return super().train(steps, extra=self.extra, **kwargs)
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4, 6])
+def test_a_resumed_training_first_makes_what_was_made_and_nothing_else_comes_of_it(stop, tmp_path):
+    torch.manual_seed(0)
+    whole = Making()
+    summary = whole.train()
+    torch.manual_seed(0)
+    with pytest.raises(KeyboardInterrupt):
+        Making().train(checkpoint=kept(tmp_path / "c.pt"), progress=At(stop, kill))
+    torch.manual_seed(5)
+    resumed = Making()
+    found = resumed.train(checkpoint=kept(tmp_path / "c.pt"))
+    assert resumed.seen == [*[step for step in (1, 3) if step < stop - 1], *range(stop - 1, 8)]
+    assert found.history == summary.history
+    assert torch.equal(weights(resumed), weights(whole)) and torch.equal(resumed.model.mean, whole.model.mean)
+    assert resumed.extra == whole.extra
+
+
+def test_a_training_that_prepares_its_steps_is_resumed_without_that(tmp_path):
+    def train_once(toy: Making, **options):
+        prepared = set()
+        losses_at = toy.losses_at
+
+        def checked(step: int) -> Losses:
+            assert step in prepared
+            return losses_at(step)
+
+        toy.losses_at = checked
+        toy.train(before_step=prepared.add, **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_once(Making(), checkpoint=kept(tmp_path / "c.pt"), progress=At(6, kill))
+    resumed = Making()
+    train_once(resumed, checkpoint=kept(tmp_path / "c.pt"))
+    assert resumed.seen == [5, 6, 7]

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 from unit.defenses.arms import StopAt, checkpoint, train
+from unit.engine.test_fixed_places import Replayed
+from unit.models.tiny import examples
 
 from latreft.cost.measured import operators_are_watched
-from latreft.engine import window
+from latreft.engine import flight, graphs, prepared, search, whole, window
 from latreft.engine.reuse import ReuseEngine
 
 JOB = """
@@ -54,47 +56,79 @@ def test_the_engine_takes_no_code_compiled_for_another_job_s_shapes(tmp_path: Pa
     assert hits(tmp_path, "ours", 3000, 4000) == {}
 
 
-Shapes = list[tuple[int, ...]]
+def test_a_variable_that_forces_torch_s_cache_on_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_FX_GRAPH_CACHE", "1")
+    with pytest.raises(AssertionError, match="TORCHINDUCTOR_FX_GRAPH_CACHE .* are set; unset them"):
+        hits(tmp_path, "ours", 8, 9)
+
+
+# --- resumed ---
+
+Made = tuple[str, list[tuple[int, ...]]]
+"""What was made, compiled code or a captured graph, and the shapes of its inputs in numbers."""
 
 
 @pytest.fixture
-def compiled_for(monkeypatch: pytest.MonkeyPatch) -> list[Shapes]:
-    """The shapes, in numbers, of what each piece of code was compiled for; blocks are compiled as for a GPU."""
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Made]:
+    """What a training makes, as on a GPU; graphs are replayed eagerly."""
     import torch._dynamo
     from torch._dynamo.backends.debugging import aot_eager
 
-    made: list[Shapes] = []
+    found: list[Made] = []
 
     def number(size: Any) -> int:
         return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
-    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+    def note(kind: str, inputs: Any) -> None:
         tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
-        made.append([tuple(number(size) for size in tensor.shape) for tensor in tensors])
+        found.append((kind, [tuple(number(size) for size in tensor.shape) for tensor in tensors]))
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        note("compiled", inputs)
         return aot_eager(graph, inputs)
+
+    def capture(function: Any, inputs: Any, _pool: Any) -> Replayed:
+        note("captured", inputs)
+        return Replayed(function, [tensor.detach().clone() for tensor in inputs])
+
+    def graphed(function: Any, inputs: Any, _pool: Any) -> Any:
+        note("captured", inputs)
+        return function
 
     compile_blocks = torch.compile
     monkeypatch.setattr(window.torch, "compile", lambda run: compile_blocks(run, backend=backend, fullgraph=True))
-    monkeypatch.setattr(window, "capturing_is_possible", lambda _device: not operators_are_watched())
-    return made
+    stand_ins = {
+        "capture": capture,
+        "graphed_callable": graphed,
+        "capturing_is_possible": lambda _device: not operators_are_watched(),
+    }
+    for module in (flight, graphs, prepared, search, whole, window):
+        for name, stand_in in stand_ins.items():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, stand_in)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    return found
 
 
-@pytest.mark.parametrize("compiled", ["inner", True])
-@pytest.mark.parametrize("method", ["lat_reft", "lat"])
-def test_a_resumed_training_compiles_for_the_shapes_of_an_uninterrupted_one(
-    method: str, compiled: Any, compiled_for: list[Shapes], tmp_path: Path
+@pytest.mark.parametrize("compiled", ["inner", True, False])
+@pytest.mark.parametrize("method", ["lat_reft", "lat", "cat"])
+def test_a_resumed_training_makes_what_an_uninterrupted_one_makes_in_the_same_order(
+    method: str, compiled: Any, made: list[Made], tmp_path: Path
 ) -> None:
-    def run(**parts: Any) -> tuple[Any, list[Shapes]]:
-        torch._dynamo.reset()  # another process has compiled nothing
-        compiled_for.clear()
-        changes = {"batch_size": 2, "group_by_length": True}
-        return train(method, changes=changes, engine=ReuseEngine(compiled=compiled), **parts), list(compiled_for)
+    """A graph keeps the code that was there when it was captured, so what is captured counts as what is compiled."""
+    given = {"examples": examples((60, 60, 120, 180, 3, 120, 180, 60)), "max_length": 256}
+    changes = {"batch_size": 2, "epochs": 2, "group_by_length": True}
 
-    whole, expected = run()
+    def run(**parts: Any) -> tuple[Any, list[Made]]:
+        torch._dynamo.reset()  # another process has compiled nothing
+        made.clear()
+        return train(method, changes=changes, engine=ReuseEngine(compiled=compiled), **given, **parts), list(made)
+
+    whole_run, expected = run()
     path = tmp_path / "train.pt"
     with pytest.raises(KeyboardInterrupt):
         run(checkpoint=checkpoint(path), progress=StopAt(6))
-    before = list(compiled_for)
+    assert {kind for kind, _ in made} == ({"captured", "compiled"} if compiled else {"captured"})
     resumed, found = run(checkpoint=checkpoint(path))
-    assert len(before) > 0 and found == expected
-    assert resumed.summary.history == whole.summary.history
+    assert found == expected
+    assert resumed.summary.history == whole_run.summary.history
