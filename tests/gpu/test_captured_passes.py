@@ -355,36 +355,6 @@ def own_training(method, engine, steps: int = 6, **parts):
     return method.train(run, settings)
 
 
-class Killed:
-    """Progress that dies at a step."""
-
-    def __init__(self, step: int):
-        self.step = step
-
-    def update(self, done: int, _total: int, _values: object) -> None:
-        if done == self.step:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("compiled", ["inner", False])
-def test_a_resumed_training_ends_in_the_bits_of_an_uninterrupted_one(compiled, tmp_path):
-    def run(**parts):
-        torch._dynamo.reset()  # another process has compiled nothing
-        with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
-            return own_training(lat, ReuseEngine(compiled=compiled), steps=12, **parts)
-
-    whole = run()
-    for stop in (4, 7, 11):
-        kept = Checkpoint(tmp_path / f"{stop}.pt", "one", 0.0, lambda _line: None)
-        with pytest.raises(KeyboardInterrupt):
-            run(checkpoint=kept, progress=Killed(stop))
-        resumed = run(checkpoint=kept)
-        assert all(torch.equal(resumed.weights[name], whole.weights[name]) for name in whole.weights)
-    print(
-        f"LAT, compiled {compiled}: trainings of 12 steps resumed after 3, 6 and 10 are bit-identical to the whole one"
-    )
-
-
 @pytest.mark.parametrize("method", [lat, cat], ids=["lat", "cat"])
 def test_a_baseline_is_trained_alike_captured_and_eagerly_and_twice_alike(method):
     """LAT's two outer passes are captured and descended on in turn. CAT's inner passes read adapters that are multiplied
