@@ -197,6 +197,7 @@ def test_a_rule_refuses_in_one_line_and_writes_nothing(
         params=SimpleNamespace(
             target="main_imdb", builder="main_imdb", title="", scale="small", scale_title="", cells=[OWN], titles={}
         ),
+        log=[str(tmp_path / "log")],
     )
     with pytest.raises(SystemExit):
         runpy.run_path(str(ROOT / "src" / f"{script}.py"), {"snakemake": job})
