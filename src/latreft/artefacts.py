@@ -35,6 +35,8 @@ RECORD_OF = {
     "attack": ATTACK_RECORD,
 }
 """Kind of record → where it lies, as tables read it."""
+MANIFEST_OF = {"data": DATA, "classifier": CLASSIFIER, "scores": SCORES_MANIFEST, "defense": DEFENSE}
+"""Key of a record's ``provenance.inputs`` → where the manifest lies whose SHA-256 stands there."""
 CHECKPOINTS = RESULTS + "/checkpoints"
 RECORDS = RESULTS + "/records.csv"
 TABLE = RESULTS + "/tables/{table}"

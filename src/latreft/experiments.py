@@ -110,6 +110,10 @@ class ExperimentSettings(Settings):
         """Every target by its name."""
         return {**self.tables, **self.figures, **self.extra}
 
+    def all_tables(self) -> dict[str, TargetSettings]:
+        """Every target that is a table."""
+        return {**self.tables, **self.extra}
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -287,8 +287,8 @@ class Plans:
         return self.code("make_figure.py", self._module("plots", module, "figures"))
 
     def table_code(self, w: Wildcards) -> str:
-        experiments = self.plan(w).experiments
-        self._check_kind(self.plan(w), w.table, {**experiments.tables, **experiments.extra}, "table")
+        plan = self.plan(w)
+        self._check_kind(plan, w.table, plan.experiments.all_tables(), "table")
         return self.code("make_table.py", self._module("tables", self.table_builder(w), "tables"))
 
     def _check_kind(self, plan: Plan, name: str, targets: Mapping[str, Any], kind: str) -> None:
@@ -330,8 +330,7 @@ class Plans:
 
     def tables(self, scale: str) -> list[str]:
         """All tables of a scale."""
-        experiments = self.by_scale[scale].experiments
-        return self._offered(scale, {**experiments.tables, **experiments.extra})
+        return self._offered(scale, self.by_scale[scale].experiments.all_tables())
 
     def figures(self, scale: str) -> list[str]:
         """All figures of a scale."""
@@ -346,7 +345,7 @@ class Plans:
         """The files of every table and figure, by its name; asking for one that the scale is not offered says why."""
         experiments = self.by_scale[scale].experiments
         tables = {name: _files(artefacts.TABLE.format(scale=scale, table=name), TABLE_FILES)
-                  for name in {**experiments.tables, **experiments.extra}}  # fmt: skip
+                  for name in experiments.all_tables()}  # fmt: skip
         figures = {name: _files(artefacts.figure(scale, name), FIGURE_FILES) for name in experiments.figures}
         return tables | figures
 
@@ -405,13 +404,19 @@ def titles(plan: Plan, target: str) -> dict[str, dict[str, str]]:
     }
 
 
+def arm_file(plan: Plan, arm: Arm, template: str, attack: str = "") -> str:
+    """A file of one arm."""
+    return template.format(
+        scale=plan.scale.name, dataset=arm.dataset, model=arm.model, arm=arm.name, seed=arm.seed, attack=attack
+    )
+
+
 def arm_records(plan: Plan, arm: Arm, attacks: tuple[str, ...] | list[str], accuracy: bool = True) -> list[str]:
     """The records of one arm: training, cost, accuracy if wanted, and the attacks wanted."""
-    place = {"scale": plan.scale.name, "dataset": arm.dataset, "model": arm.model, "arm": arm.name, "seed": arm.seed}
     fixed = [artefacts.TRAIN_RECORD, artefacts.COST_RECORD, *([artefacts.ACCURACY_RECORD] if accuracy else [])]
     return [
-        *(template.format(**place) for template in fixed),
-        *(artefacts.ATTACK_RECORD.format(**place, attack=attack) for attack in attacks),
+        *(arm_file(plan, arm, template) for template in fixed),
+        *(arm_file(plan, arm, artefacts.ATTACK_RECORD, attack) for attack in attacks),
     ]
 
 

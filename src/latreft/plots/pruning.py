@@ -79,8 +79,9 @@ def _dearer(ratios: dict[str, list[float]]) -> bool:
 def caption(context: Context) -> str:
     """What the figure shows, with scale, n and the ratios."""
     places = places_of(context)
+    ratios = relative_flops(context)
     listed = []
-    for ledger, ratio in relative_flops(context).items():
+    for ledger, ratio in ratios.items():
         known = [
             f"{value:.3f} at {100 * float(cell['label']):g}%"
             for value, (_, cell) in zip(ratio, places, strict=True)
@@ -88,7 +89,7 @@ def caption(context: Context) -> str:
         ]
         listed += [f"{LEDGERS[ledger]} {', '.join(known)}"] if known else []
     words = f"Training FLOPs relative to no pruning: {'; '.join(listed)}." if listed else f"{NO_BASE.capitalize()}."
-    if _dearer(relative_flops(context)):
+    if _dearer(ratios):
         words += f" {DEARER}"
     shown = "GCG attack success rate by the share of the surrogate's MLP neurons pruned."
     return caption_words(context, [ASR], shown, words)

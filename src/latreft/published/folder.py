@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from latreft import artefacts
-from latreft.plans import Plans, classifier_records, scored
+from latreft.plans import Plans, arm_file, classifier_records, scored
 
 README = "README.md"
 RECORDS = "records.jsonl"
@@ -65,10 +65,7 @@ def contents(plans: Plans, scale: str) -> Contents:
     classifiers = classifier_records(plan, artefacts.CLASSIFIER)
     scores = [path for name, _ in plan.targets() for path in scored(plan, name, artefacts.SCORES)]
     beside = [outcomes(path) for path in records if has_outcomes(path)]
-    defenses = [
-        artefacts.DEFENSE.format(scale=scale, dataset=arm.dataset, model=arm.model, arm=arm.name, seed=arm.seed)
-        for arm in plan.all_arms.values()
-    ]
+    defenses = [arm_file(plan, arm, artefacts.DEFENSE) for arm in plan.all_arms.values()]
     trained = defenses + classifier_records(plan, artefacts.SCORES_MANIFEST)
     return Contents(*(_below(scale, paths) for paths in (records, beside, data + classifiers, scores, trained)))
 

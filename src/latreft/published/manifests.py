@@ -9,14 +9,7 @@ from pathlib import Path
 from latreft import artefacts
 from latreft.files import read_json, sha256
 from latreft.records import RunRecord
-
-PLACES = {
-    "data": artefacts.DATA,
-    "classifier": artefacts.CLASSIFIER,
-    "scores": artefacts.SCORES_MANIFEST,
-    "defense": artefacts.DEFENSE,
-}
-"""Key of a record's ``provenance.inputs`` → where the manifest lies."""
+from latreft.tables.contradictions import manifests, place_of
 
 
 @dataclass(frozen=True)
@@ -35,21 +28,20 @@ def named(records: Mapping[str, RunRecord]) -> dict[str, dict[str, str]]:
     """Path of each manifest below the scale's folder → each SHA-256 that ``records`` (by path) give it → the first to do so."""
     found: dict[str, dict[str, str]] = {}
     for path, record in records.items():
-        for key, value in record.provenance.get("inputs", {}).items():
-            if key in PLACES:
-                found.setdefault(_place(key, record), {}).setdefault(value, path)
+        for manifest, (_, value) in manifests(record).items():
+            found.setdefault(manifest, {}).setdefault(value, path)
     return found
 
 
-def check_manifests(manifests: Path, scores: Path, records: Mapping[str, RunRecord]) -> Found:
-    """Whether the manifests below ``manifests`` are those that ``records`` name, as far as they are there.
+def check_manifests(place: Path, scores: Path, records: Mapping[str, RunRecord]) -> Found:
+    """Whether the manifests below ``place`` are those that ``records`` name, as far as they are there.
 
     A defense that nothing was evaluated with is named by no record: its classifier and the number of its trained parameters
     must be those of its training. Neuron scores, below ``scores``, must be the file that their manifest lists. Raises
     ``ValueError`` for the first of another training, or of other data.
     """
     by_path = named(records)
-    there = {path: sha256(manifests / path) for path in by_path if (manifests / path).is_file()}
+    there = {path: sha256(place / path) for path in by_path if (place / path).is_file()}
     for path, own in there.items():
         for value, record in by_path[path].items():
             if value != own:
@@ -57,21 +49,14 @@ def check_manifests(manifests: Path, scores: Path, records: Mapping[str, RunReco
                     f"{path} ({own[:8]}…) is not the one that {record} was made with ({value[:8]}…); rerun that, or bring back "
                     "what it was made with"
                 )
-    unnamed = {_place("defense", record): path for path, record in records.items() if record.kind == "train"}
-    unnamed = {path: record for path, record in unnamed.items() if path not in there and (manifests / path).is_file()}
+    unnamed = {place_of(artefacts.DEFENSE, record): path for path, record in records.items() if record.kind == "train"}
+    unnamed = {path: record for path, record in unnamed.items() if path not in there and (place / path).is_file()}
     for path, record in unnamed.items():
-        _check_defense(manifests / path, path, record, records[record])
+        _check_defense(place / path, path, record, records[record])
     for path in there:
         if Path(path).match("scores/manifest.json"):
-            _check_scores(manifests / path, path, scores / path)
+            _check_scores(place / path, path, scores / path)
     return Found(len(there), len(unnamed))
-
-
-def _place(key: str, record: RunRecord) -> str:
-    """Where a record's manifest lies below the scale's folder."""
-    results = artefacts.RESULTS.format(scale=record.scale)
-    place = {"dataset": record.dataset, "model": record.model.name, "arm": record.arm, "seed": record.seed}
-    return PLACES[key].format(scale=record.scale, **place).removeprefix(f"{results}/")
 
 
 def _check_defense(file: Path, path: str, name: str, training: RunRecord) -> None:

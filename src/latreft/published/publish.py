@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,10 +49,7 @@ def publish(root: Path, scale: str, results: Path, out: Path, partial: bool = Fa
     checked = check_rates(source.place, source.found.records)
     check_manifests(source.place, source.place, source.records)
     with replaced(out / scale) as stage:
-        write_evidence(source, stage)
-        for path, content in kept.items():
-            (stage / folder.MANIFESTS / path).parent.mkdir(parents=True, exist_ok=True)
-            (stage / folder.MANIFESTS / path).write_bytes(content)
+        write_evidence(source, kept, stage)
         write_config(root, scale, stage / folder.CONFIG)
         write_made(root, source, checked, page_of(out / scale), stage)
     return sorted(set(source.missing) - set(kept))
@@ -78,25 +75,27 @@ def replaced(target: Path) -> Iterator[Path]:
         stage.rename(target)
 
 
-def write_evidence(results: Results, stage: Path) -> None:
-    """Records, outcomes, manifests and scores."""
+def write_evidence(results: Results, kept: Mapping[str, Path], stage: Path) -> None:
+    """Records, outcomes, manifests (those ``kept`` too) and scores."""
     source, found = results.place, results.found
     write_lines(source, found.records, stage / folder.RECORDS)
     for name, attacks in ((folder.ACCURACY_OUTCOMES, False), (folder.ATTACK_OUTCOMES, True)):
         files = [source / path for path in found.outcomes if Path(path).name.startswith("attack_") == attacks]
         pack(((run_of(read_record(file.with_suffix(".json"))), file) for file in files), stage / name)
-    for name, paths in ((folder.MANIFESTS, [*found.manifests, *found.trained]), (folder.SCORES, found.scores)):
-        for path in paths:
+    manifests = {path: source / path for path in [*found.manifests, *found.trained]} | dict(kept)
+    scores = {path: source / path for path in found.scores}
+    for name, copied in ((folder.MANIFESTS, manifests), (folder.SCORES, scores)):
+        for path, file in copied.items():
             (stage / name / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source / path, stage / name / path)
+            shutil.copyfile(file, stage / name / path)
 
 
-def kept_manifests(results: Results, before: Path) -> dict[str, bytes]:
-    """Manifests that results lack, and that were published ``before`` with what the records say of them."""
+def kept_manifests(results: Results, before: Path) -> dict[str, Path]:
+    """Manifests that results lack, and where they were published ``before`` as the records name them."""
     values = named(results.records)
     wanted = {*results.wanted.manifests, *results.wanted.trained} & values.keys()
     lacking = [path for path in sorted(wanted) if not (results.place / path).is_file() and (before / path).is_file()]
-    return {path: (before / path).read_bytes() for path in lacking if set(values[path]) == {sha256(before / path)}}
+    return {path: before / path for path in lacking if set(values[path]) == {sha256(before / path)}}
 
 
 def write_config(root: Path, scale: str, target: Path) -> None:

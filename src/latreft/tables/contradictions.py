@@ -11,13 +11,6 @@ from latreft.records import Metric, RunRecord, rate
 
 TOLERANCE = 1e-9
 """Of a rate and of the ends of its interval, which are computed anew from its count."""
-SHARED_INPUTS = {
-    "data": ("dataset",),
-    "classifier": ("dataset", "model"),
-    "scores": ("dataset", "model"),
-    "defense": ("dataset", "model", "arm", "seed"),
-}
-"""A file that runs read → what they have in common where it must be the same file."""
 REMEDY = "the file was changed or moved: put it back, or rerun its run"
 
 
@@ -62,6 +55,18 @@ def by_record(record: RunRecord) -> dict[str, str | None]:
     }  # fmt: skip
 
 
+def place_of(template: str, record: RunRecord) -> str:
+    """The path, below the scale's folder, of a file of ``artefacts`` that belongs to the record's run."""
+    return template.removeprefix(f"{artefacts.RESULTS}/").format(**by_record(record))
+
+
+def manifests(record: RunRecord) -> dict[str, tuple[str, str]]:
+    """The manifests that a run read: path below the scale's folder → key of its inputs, and SHA-256."""
+    inputs = record.provenance.get("inputs", {})
+    named = {key: template for key, template in artefacts.MANIFEST_OF.items() if key in inputs}
+    return {place_of(template, record): (key, inputs[key]) for key, template in named.items()}
+
+
 def impossible(metric: Metric) -> str | None:
     """Why no counts give a metric that has an interval; ``None`` where they do, and for a metric without one."""
     if metric.ci_low is None and metric.ci_high is None:
@@ -79,16 +84,14 @@ def impossible(metric: Metric) -> str | None:
 
 def check_inputs(records: Mapping[Path, RunRecord]) -> None:
     """Raise ``ValueError`` where records of one data set, classifier or arm and seed were made from different files of it."""
-    seen: dict[tuple[str | None, ...], tuple[str, Path]] = {}
+    seen: dict[str, tuple[str, Path]] = {}
     for path, record in records.items():
-        inputs, own = record.provenance.get("inputs", {}), by_record(record)
-        for key, shared in SHARED_INPUTS.items():
-            if key not in inputs:
-                continue
-            found = inputs[key]
-            place = [f"seed{own[part]}" if part == "seed" else str(own[part]) for part in shared]
-            first, other = seen.setdefault((key, *place), (found, path))
+        own = by_record(record)
+        for manifest, (key, found) in manifests(record).items():
+            first, other = seen.setdefault(manifest, (found, path))
             if first != found:
+                shared = re.findall(r"{(\w+)}", artefacts.MANIFEST_OF[key].removeprefix(artefacts.RESULTS))
+                place = [f"seed{own[part]}" if part == "seed" else str(own[part]) for part in shared]
                 raise ValueError(
                     f"records of {' '.join(place)} were made from two versions of its {key}: {other} ({first[:8]}…) and "
                     f"{path} ({found[:8]}…); rerun the older one"
