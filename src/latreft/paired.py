@@ -62,7 +62,7 @@ def paired_difference(a: pd.DataFrame, b: pd.DataFrame) -> PairedDifference:
 
 def outcomes_by_seed(frame: pd.DataFrame, seeds: tuple[int, ...]) -> pd.DataFrame:
     """Outcomes as 0 and 1, one row an example (sorted by id) and one column a seed."""
-    chosen = frame[frame["seed"].isin(seeds)]
+    chosen = frame[frame["seed"].isin(seeds)].astype({"id": str})  # categories would sort in an order of their own
     twice = chosen[chosen.duplicated(["id", "seed"])]
     if len(twice):
         raise ValueError(f"example {twice['id'].iloc[0]} is twice in seed {twice['seed'].iloc[0]}")

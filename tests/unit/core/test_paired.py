@@ -59,6 +59,8 @@ def test_neither_the_order_of_rows_nor_the_batch_changes_anything(monkeypatch: p
     a, b = outcomes(*rng.integers(0, 2, (2, 50)).tolist()), outcomes(*rng.integers(0, 2, (2, 50)).tolist())
     found = paired_difference(a, b)
     assert paired_difference(a.sample(frac=1, random_state=1), b.sample(frac=1, random_state=2)) == found
+    categories = pd.CategoricalDtype(list(rng.permutation(a["id"].unique())))
+    assert paired_difference(a.astype({"id": categories}), b.astype({"id": categories})) == found
     monkeypatch.setattr("latreft.paired.DRAWN_AT_ONCE", 700)
     assert paired_difference(a, b) == found
 
