@@ -72,7 +72,7 @@ def one_line_errors(log: str | Path | None = None) -> Iterator[None]:
 
 
 class _Warnings(logging.Handler):
-    """Says what is logged as a warning or worse, by anyone, in one line."""
+    """Says what reaches the root logger as a warning or worse, in one line (transformers and torch keep theirs for stderr)."""
 
     def __init__(self, log: Path):
         super().__init__(logging.WARNING)

@@ -130,7 +130,7 @@ class Plans:
         return _known(self.scale(w).models, w.model, "model", self.scale(w))
 
     def dataset_settings(self, w: Wildcards) -> dict[str, Any]:
-        return self.dataset(w).without_words().model_dump(mode="json")
+        return self.dataset(w).model_dump(mode="json")
 
     def model_settings(self, w: Wildcards) -> dict[str, Any]:
         wanted = {"family", "layers", "source", "dtype"}

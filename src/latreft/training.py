@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import signal
 import threading
@@ -161,14 +162,37 @@ def own_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def _rehearse(
-    optimizer: torch.optim.Optimizer, losses_at: Callable[[int], Losses | Iterator[Losses]], parts: Iterable[int]
+    optimizer: torch.optim.Optimizer,
+    losses_at: Callable[[int], Losses | Iterator[Losses]],
+    steps: Sequence[int],
+    accumulate: int,
+    extra: dict[str, Any],
+    log: Callable[[str], None],
 ) -> None:
-    """Run the passes of a step, so that what it makes once is made; nothing else comes of it."""
-    for part in parts:
-        for losses, _ in in_turn(losses_at(part)):
-            losses.total.backward()
-            optimizer.zero_grad(set_to_none=True)
-            del losses
+    """Run the passes of steps, so that what they make once is made; what else they change is the caller's to put back.
+
+    ``extra`` is what the method kept when it was stopped. A step that cannot be run again ends the rehearsal, not the
+    training.
+    """
+    if steps:
+        log(f"going through {len(steps)} earlier steps again, for what they compiled and captured")
+    kept = copy.deepcopy(extra)
+    for step in steps:
+        extra.clear()
+        extra.update(copy.deepcopy(kept))
+        try:
+            for part in range(step * accumulate, (step + 1) * accumulate):
+                for losses, _ in in_turn(losses_at(part)):
+                    losses.total.backward()
+                    optimizer.zero_grad(set_to_none=True)
+                    del losses
+        except Exception as error:
+            log(
+                f"step {step + 1} cannot be gone through again ({type(error).__name__}: {error}); going on without: the last "
+                "bits may differ from those of an uninterrupted run"
+            )
+            break
+    optimizer.zero_grad(set_to_none=True)
 
 
 def train(
@@ -198,7 +222,8 @@ def train(
 
     What steps make once (:mod:`latreft.made_once`) decides the last bits of later ones. So a resumed training first goes
     through the steps in which something was made, their losses unused, and only then takes up its state: ``losses_at``
-    must give such a step the shapes that it had, from nothing but the step. One with ``before_step`` cannot do so, and
+    must give such a step the shapes that it had, from nothing but the step (``extra`` is what it was at the end). One
+    that fails then is left, with a line in the log. One with ``before_step`` cannot do so, and
     its captured or compiled passes need not be those of an uninterrupted run.
     """
     parameters = {name: p for name, p in trained.named_parameters() if p.requires_grad}
@@ -211,11 +236,12 @@ def train(
 
     trained.train(False)
     state = checkpoint.load() if checkpoint is not None else None
-    if state is not None:
+    if checkpoint is not None and state is not None:
         started -= state["seconds"]
         made_at = state["made_at"]
-        for step in made_at if before_step is None else ():
-            _rehearse(optimizer, losses_at, range(step * accumulate, (step + 1) * accumulate))
+        if before_step is None:
+            extra.update(state["extra"])
+            _rehearse(optimizer, losses_at, made_at, accumulate, extra, checkpoint.log)
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(state["parameters"][name])

@@ -48,7 +48,7 @@ PACKAGES = (
 )
 
 
-READ_AT_IMPORT = ("HF_", "PYTORCH_", "TORCH", "TRANSFORMERS_")
+READ_AT_IMPORT = ("HF_", "HOME", "HUGGINGFACE_", "PYTORCH_", "TORCH", "TRANSFORMERS_", "XDG_CACHE_HOME")
 """Beginnings of the environment variables that those packages read when they are imported: a server's stay as they were."""
 
 

@@ -75,7 +75,7 @@ def test_a_job_runs_the_code_of_its_own_folder(project: Project, again: Project)
     assert said.code == 0 and f"trained by {project.folder}/src/latreft/defenses/r2d2.py" in said.text
 
 
-@pytest.mark.parametrize("name", ["TORCHINDUCTOR_FX_GRAPH_CACHE", "HF_HUB_OFFLINE"])
+@pytest.mark.parametrize("name", ["TORCHINDUCTOR_FX_GRAPH_CACHE", "HF_HUB_OFFLINE", "HOME", "XDG_CACHE_HOME"])
 def test_a_warm_server_serves_jobs_of_the_environment_that_its_packages_read(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

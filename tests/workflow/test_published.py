@@ -116,7 +116,6 @@ def test_the_page_states_devices_runs_and_versions(original: Project) -> None:
     page = (original.path(PUBLISHED) / "README.md").read_text(encoding="utf-8")
     for words in ("CPU, 1 thread(s)", "version of torch", "train_defense", "6 attack", "mini-neox at random-0"):
         assert words in page
-    assert "imdb (see resources/sample/README.md)" in page  # who made the texts, by the scale's file
     assert "Partial" not in page and str(original.folder) not in page
 
 

@@ -101,16 +101,6 @@ def test_a_scale_s_title_changes_what_shows_it(project: Project) -> None:
     assert project.plan().names == SHOWING - {"records"} | {"figure/heatmaps_imdb"}
 
 
-def test_a_data_set_s_title_changes_what_shows_it(project: Project) -> None:
-    project.change(lambda scale: scale["datasets"]["imdb"].update(title="Film reviews"))
-    assert project.plan().names == SHOWING - {"records", "judge_claims"} | {"figure/heatmaps_imdb"}
-
-
-def test_who_made_a_data_set_reruns_nothing(project: Project) -> None:
-    project.change(lambda scale: scale["datasets"]["imdb"]["source"].update(citation="Maas et al., 2011"))
-    assert project.plan().names == set()
-
-
 def test_a_method_s_setting_retrains_the_arms_of_that_method(project: Project) -> None:
     project.change(lambda scale: scale["methods"]["lat_reft"].update(epsilon=0.4))
     assert project.plan().names == redone(*REFT_ARMS)

@@ -1,7 +1,7 @@
 """Prepare a data set once: read, clean, split, write parquet files, and last the manifest that makes them count.
 
-The manifest holds no time, no absolute path and no words for readers (title, citation), and equal settings and data give
-equal bytes. ``latreft.data.prepared`` reads the splits back.
+The manifest holds no time and no absolute path, and equal settings and data give equal bytes. ``latreft.data.prepared``
+reads the splits back.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def prepare(name: str, settings: DatasetSettings, out_dir: str | Path, root: str
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "name": name,
+        "title": settings.title,
         "label_names": list(settings.label_names),
         "max_length": settings.max_length,
         "seed": settings.seed,
@@ -95,9 +96,8 @@ def _summary(frame: pd.DataFrame, label_names: tuple[str, str]) -> dict[str, Any
 
 
 def _portable_settings(settings: DatasetSettings) -> dict[str, Any]:
-    """The settings as given, but absolute paths cut to their names, and no words: a manifest is the same on every machine
-    and whatever its data set is called, for everything behind it is made anew when it changes."""
-    values = settings.model_dump(mode="json", exclude={"title": True, "source": {"citation"}})
+    """The settings as given, but absolute paths cut to their names: a manifest is the same on every machine."""
+    values = settings.model_dump(mode="json")
     for key in ("path", "repo"):
         if values["source"].get(key):
             values["source"][key] = portable(values["source"][key])

@@ -147,13 +147,6 @@ class DatasetSettings(Settings):
     validation_share: float | None = Field(default=None, gt=0.0, lt=1.0)
     seed: int = 42
 
-    def without_words(self) -> DatasetSettings:
-        """The same with a blank title and citation: readers' words, on which no text depends and so no job may."""
-        source = self.source
-        if not isinstance(source, GeneratedSource):
-            source = source.model_copy(update={"citation": ""})
-        return self.model_copy(update={"title": "", "source": source})
-
     @field_validator("label_names")
     @classmethod
     def _distinct_names(cls, value: tuple[str, str]) -> tuple[str, str]:

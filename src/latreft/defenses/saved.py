@@ -16,7 +16,7 @@ from latreft.engine.interface import Defended
 from latreft.files import atomic, check_manifest, sha256, write_json
 from latreft.interventions.edits import ReftEdit
 from latreft.interventions.reft import LoReFT
-from latreft.models.adapter import load_lora
+from latreft.models.adapter import load_lora, lora_shapes
 from latreft.models.classifier import Classifier, check_fit, load_parameters
 from latreft.models.quantisation import quantise_backbone
 from latreft.training import Summary
@@ -94,10 +94,26 @@ def _form_fault(kind: object, details: object) -> str | None:
         return f"details are {details!r:.200}; right is a dictionary"
     for name, wanted in needed.items():
         if name not in details:
-            return f"details have no {name!r}, only {sorted(details)}; kind {kind!r} needs {', '.join(needed)}"
+            return (
+                f"details have no {name!r}, only {sorted(map(str, details))}; kind {kind!r} needs {', '.join(needed)}"
+            )
         if type(details[name]) is not wanted:
             return f"details have {name} {details[name]!r:.200}; right is a value of type {wanted.__name__}"
     return None
+
+
+def _check_weights(
+    kind: str, weights: dict[str, Tensor], details: dict[str, Any], model: Classifier, shapes: Mapping[str, torch.Size]
+) -> None:
+    """``ValueError`` where a form of this module could not be put on the classifier; ``shapes`` are its parameters'."""
+    if kind == "full":
+        check_fit(shapes, weights, "the weights")
+    if kind == "reft":
+        _edit(model, {name: tensor.cpu() for name, tensor in weights.items()}, details)
+    if kind == "lora":
+        if details["rank"] < 1:
+            raise ValueError(f"details have the rank {details['rank']}; right is 1 or more")
+        check_fit(lora_shapes(model, details["rank"]), weights, "the adapter's tensors")
 
 
 def checked(returned: object, model: Classifier, shapes: Mapping[str, torch.Size], where: str) -> Trained:
@@ -116,14 +132,16 @@ def checked(returned: object, model: Classifier, shapes: Mapping[str, torch.Size
     if fault is None and not (returned.summary is None or isinstance(returned.summary, Summary)):
         fault = f"summary is {returned.summary!r:.200}; right is what run.fit returned, or None"
     if fault is None:
+        odd = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
+        fault = f"{odd[0]} holds values that are not finite" if odd else None
+    if fault is None:
         try:
             json.dumps(returned.details, allow_nan=False)
-            if returned.kind == "full":
-                check_fit(shapes, weights, "the weights")
-            if returned.kind == "reft":
-                _edit(model, {name: tensor.cpu() for name, tensor in weights.items()}, returned.details)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             fault = f"details cannot be written as JSON ({error})"
+    if fault is None:
+        try:
+            _check_weights(returned.kind, weights, returned.details, model, shapes)
         except ValueError as error:
             fault = str(error)
     if fault is not None:

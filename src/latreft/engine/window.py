@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -61,13 +62,19 @@ class Compiler:
         # The blocks of a surrogate differ in width: one compilation is to serve them all, as it serves all lengths.
         torch._dynamo.config.force_parameter_static_shapes = False
         torch._dynamo.config.force_nn_module_property_static_shapes = False
-        # Code in these caches was compiled for the shapes that some other job saw first, and may sum in another order.
-        torch._inductor.config.fx_graph_cache = False
-        torch._functorch.config.enable_autograd_cache = False
-        if torch._inductor.config.fx_graph_cache or torch._functorch.config.enable_autograd_cache:
-            raise ValueError(
-                "TORCHINDUCTOR_FX_GRAPH_CACHE and TORCHINDUCTOR_AUTOGRAD_CACHE are set; unset them, or set them to 0"
-            )
+        # Code in these caches was compiled for the shapes that some other job saw first, and may sum in another order. A
+        # profile (pgo) tells which sizes changed in another job.
+        for config, name, variable in (
+            (torch._inductor.config, "fx_graph_cache", "TORCHINDUCTOR_FX_GRAPH_CACHE"),
+            (torch._inductor.config, "fx_graph_remote_cache", "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE"),
+            (torch._functorch.config, "enable_autograd_cache", "TORCHINDUCTOR_AUTOGRAD_CACHE"),
+            (torch._functorch.config, "enable_remote_autograd_cache", "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE"),
+            (torch._dynamo.config, "automatic_dynamic_local_pgo", "TORCH_DYNAMO_AUTOMATIC_DYNAMIC_LOCAL_PGO"),
+            (torch._dynamo.config, "automatic_dynamic_remote_pgo", "TORCH_DYNAMO_AUTOMATIC_DYNAMIC_REMOTE_PGO"),
+        ):
+            setattr(config, name, False)
+            if getattr(config, name):
+                raise ValueError(f"{variable} is {os.environ.get(variable)!r}; unset it, or set it to 0")
         if torch.are_deterministic_algorithms_enabled() and hasattr(torch._inductor.config, "deterministic"):
             torch._inductor.config.deterministic = True  # else kernels are chosen by timing them, anew in every job
 

@@ -116,6 +116,10 @@ class LoReFT(nn.Module):
         if set(weights) != expected:
             raise ValueError(f"a saved ReFT has tensors {sorted(expected)}, found {sorted(weights)}")
         rotation = weights["rotation"]
+        if rotation.dim() != 2:
+            raise ValueError(
+                f"the rotation of a saved ReFT has the shape {list(rotation.shape)}; right is [width, rank]"
+            )
         width, rank = rotation.shape
         found = {"weight": tuple(weights["weight"].shape), "bias": tuple(weights["bias"].shape)}
         if found != {"weight": (rank, width), "bias": (rank,)}:

@@ -85,6 +85,19 @@ def lora_weights(model: Classifier) -> dict[str, Tensor]:
     return {name: p.detach().cpu().contiguous() for name, p in model.named_parameters() if p.requires_grad}
 
 
+def lora_shapes(model: Classifier, rank: int) -> dict[str, torch.Size]:
+    """Shapes of what :func:`load_lora` puts into such a classifier, which may have adapters by now."""
+    layers = _adapted_layers(model.base)
+    if not layers:
+        wanted = set(_linear_layers(model))
+        layers = {n: m for n, m in model.base.named_modules() if n.rsplit(".", 1)[-1] in wanted}
+    shapes = {f"head.{name}": parameter.shape for name, parameter in model.head.named_parameters()}
+    for name, layer in layers.items():
+        shapes[f"base.{name}.lora_A.{_NAME}.weight"] = torch.Size((rank, layer.in_features))
+        shapes[f"base.{name}.lora_B.{_NAME}.weight"] = torch.Size((layer.out_features, rank))
+    return shapes
+
+
 def load_lora(model: Classifier, weights: Mapping[str, Tensor], *, rank: int, alpha: int) -> None:
     """Put saved adapters into a fresh classifier; a missing, unexpected or misshapen tensor is an error."""
     add_lora(model, rank=rank, alpha=alpha, seed=0)

@@ -81,17 +81,12 @@ class Facts:
             ("scale", f"{self.plan.scale.name} ({self.plan.scale.settings.title})"),
             ("records", f"{len(self.records):,}: {listed}"),
             ("arms", f"{len(arms):,}, in {kinds['train']:,} trainings with seeds {', '.join(map(str, seeds))}"),
-            ("data sets", ", ".join(map(self._cited, sorted({r.dataset for r in self.records})))),
+            ("data sets", ", ".join(sorted({r.dataset for r in self.records}))),
             ("models", "; ".join(sorted({f"{r.model.name} at {r.model.revision}" for r in self.records}))),
             ("devices", counted(r.cost["device"] for r in self.records if "device" in r.cost)),
             *((f"version of {name}", versions) for name, versions in self._versions().items()),
             ("code", self._code()),
         ]
-
-    def _cited(self, dataset: str) -> str:
-        """A data set and who made it, as the scale's file has it."""
-        citation = getattr(self.plan.scale.settings.datasets[dataset].source, "citation", None)
-        return dataset if citation is None else f"{dataset} ({citation})"
 
     def _versions(self) -> dict[str, str]:
         named = [r.provenance["versions"] for r in self.records if "versions" in r.provenance]

@@ -492,12 +492,67 @@ def test_a_resumed_training_first_makes_what_was_made_and_nothing_else_comes_of_
     with pytest.raises(KeyboardInterrupt):
         Making().train(checkpoint=kept(tmp_path / "c.pt"), progress=At(stop, kill))
     torch.manual_seed(5)
-    resumed = Making()
-    found = resumed.train(checkpoint=kept(tmp_path / "c.pt"))
-    assert resumed.seen == [*[step for step in (1, 3) if step < stop - 1], *range(stop - 1, 8)]
+    resumed, log = Making(), []
+    found = resumed.train(checkpoint=kept(tmp_path / "c.pt", log=log.append))
+    again = [step for step in (1, 3) if step < stop - 1]
+    assert resumed.seen == [*again, *range(stop - 1, 8)]
+    assert len(log) == 1 + bool(again) and (not again or f"going through {len(again)} earlier steps again" in log[-1])
     assert found.history == summary.history
     assert torch.equal(weights(resumed), weights(whole)) and torch.equal(resumed.model.mean, whole.model.mean)
     assert resumed.extra == whole.extra
+
+
+def test_all_parts_of_a_step_are_gone_through_again(tmp_path):
+    torch.manual_seed(0)
+    whole = Making()
+    whole.train(4, accumulate=2)
+    torch.manual_seed(0)
+    with pytest.raises(KeyboardInterrupt):
+        Making().train(4, accumulate=2, checkpoint=kept(tmp_path / "c.pt"), progress=At(3, kill))
+    resumed = Making()
+    resumed.train(4, accumulate=2, checkpoint=kept(tmp_path / "c.pt"))
+    assert resumed.seen == [0, 1, 2, 3, *range(4, 8)]  # parts 1 and 3 make something: steps 0 and 1
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+class Carrying(Making):
+    """Its first step puts into its state what every later one needs; with ``fails`` a step is not to be run again."""
+
+    def __init__(self, fails: bool = False):
+        super().__init__()
+        self.fails = fails
+
+    def losses_at(self, step: int) -> Losses:
+        if step == 0:
+            self.extra["first"] = 1.0
+        if self.fails and self.seen == [] and step == 1:
+            raise RuntimeError("out of memory")
+        return Losses(super().losses_at(step).total * self.extra["first"], 1)
+
+
+def test_steps_gone_through_again_find_the_state_that_was_kept(tmp_path):
+    torch.manual_seed(0)
+    whole = Carrying()
+    whole.train()
+    torch.manual_seed(0)
+    with pytest.raises(KeyboardInterrupt):
+        Carrying().train(checkpoint=kept(tmp_path / "c.pt"), progress=At(6, kill))
+    resumed = Carrying()
+    resumed.train(checkpoint=kept(tmp_path / "c.pt"))
+    assert resumed.seen == [1, 3, 5, 6, 7] and torch.equal(weights(resumed), weights(whole))
+
+
+def test_a_step_that_cannot_be_gone_through_again_stops_no_training(tmp_path):
+    torch.manual_seed(0)
+    whole, log = Carrying(), []
+    whole.train()
+    torch.manual_seed(0)
+    with pytest.raises(KeyboardInterrupt):
+        Carrying().train(checkpoint=kept(tmp_path / "c.pt"), progress=At(6, kill))
+    resumed = Carrying(fails=True)
+    resumed.train(checkpoint=kept(tmp_path / "c.pt", log=log.append))
+    assert resumed.seen == [5, 6, 7] and torch.equal(weights(resumed), weights(whole))
+    assert "step 2 cannot be gone through again (RuntimeError: out of memory); going on without" in log[-1]
 
 
 def test_a_training_that_prepares_its_steps_is_resumed_without_that(tmp_path):

@@ -30,7 +30,7 @@ def test_manifest_lists_what_was_written(make_settings: Any, tmp_path: Path) -> 
     assert sum(manifest["splits"]["ft_train"]["classes"].values()) == 40
     assert manifest["origin"]["train"]["raw"] == 60 and manifest["available"] == {"train": 60, "validation": 20}
     assert manifest["length"]["tokenizer"] == "whitespace" and manifest["label_names"] == ["no", "yes"]
-    assert manifest["settings"]["ft_train"] == 40
+    assert manifest["source"]["citation"] == "made up" and manifest["settings"]["ft_train"] == 40
 
 
 def test_splits_read_back_with_their_columns(make_settings: Any, tmp_path: Path) -> None:
@@ -51,24 +51,6 @@ def test_equal_input_gives_equal_bytes_whatever_the_row_order(
     assert one == two
     prepare("rows", make_settings(), tmp_path / "three", tmp_path)
     assert files(tmp_path / "three") == files(tmp_path / "two")
-
-
-def test_words_for_readers_are_in_no_manifest_and_in_no_job_s_settings(
-    make_settings: Any, tmp_path: Path, parquet: Path
-) -> None:
-    """Everything that is trained on a data set is made anew when its manifest changes."""
-    source = make_settings().model_dump(mode="json")["source"]
-    one = make_settings(title="A heading", source=source | {"citation": "Someone, 2011"})
-    two = make_settings(title="Another heading", source=source | {"citation": "Someone else, 2012"})
-    prepare("rows", one, tmp_path / "one", tmp_path)
-    prepare("rows", two, tmp_path / "two", tmp_path)
-    prepare("rows", one.without_words(), tmp_path / "three", tmp_path)
-    assert files(tmp_path / "one") == files(tmp_path / "two") == files(tmp_path / "three")
-    assert one != two and one.without_words() == two.without_words()
-    assert (one.title, one.source.citation) == ("A heading", "Someone, 2011")
-    generated = {"kind": "generated", "generator": "password_match", "train": 80, "validation": 20}
-    made = make_settings(source=generated)
-    assert made.without_words().source == made.source
 
 
 def test_manifest_has_no_absolute_path(make_settings: Any, tmp_path: Path) -> None:

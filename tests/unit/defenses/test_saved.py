@@ -166,7 +166,19 @@ def test_what_every_method_returns_passes(method):
     model = fresh()
     shapes = shapes_of(model)
     trained = train(method, model)
-    assert checked(trained, model, shapes, "x.py: train") is trained
+    for classifier in (model, fresh()):  # as it was trained on, and as it will be loaded on
+        assert checked(trained, classifier, shapes, "x.py: train") is trained
+
+
+@pytest.mark.parametrize("trained_on", [True, False])
+def test_an_adapter_of_another_rank_is_refused(trained_on):
+    model = fresh()
+    trained = train("cat", model)
+    other = replace(trained, details=trained.details | {"rank": 2 * trained.details["rank"]})
+    with pytest.raises(
+        ValueError, match=r"the adapter's tensors do not fit the classifier: .*lora_A.default.weight is"
+    ):
+        checked(other, model if trained_on else fresh(), shapes_of(fresh()), "x.py: train")
 
 
 def test_every_kind_has_a_form():
@@ -196,6 +208,12 @@ FAULTS = [
     (replace(REFT, weights={"rotation": torch.eye(16)}), "a saved ReFT has tensors"),
     (replace(REFT, weights=LoReFT(32, 4).weights()), "width 32, the classifier of 16"),
     (replace(FULL, weights={"head.weight": torch.zeros(2, 16)}), "the weights do not fit the classifier: missing"),
+    (replace(REFT, weights=LoReFT(16, 4).weights() | {"rotation": torch.ones(16)}), r"the shape \[16\]; right is \[width"),
+    (replace(REFT, weights=LoReFT(16, 4).weights() | {"bias": torch.full((4,), torch.nan)}), "bias holds values that are"),
+    (replace(REFT, details=REFT.details | {"share": torch.nan}), "details cannot be written as JSON"),
+    (replace(REFT, details={"layer": 2, 3: 4}), "details have no 'window', only"),
+    (LORA, "the adapter's tensors do not fit the classifier: missing"),
+    (replace(LORA, details=LORA.details | {"rank": 0}), "details have the rank 0; right is 1 or more"),
     *[
         (replace(whole, details={key: value for key, value in whole.details.items() if key != lost}),
          f"details have no '{lost}', only .*; kind '{whole.kind}' needs {', '.join(FORMS[whole.kind].details)}")

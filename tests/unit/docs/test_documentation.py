@@ -31,10 +31,10 @@ from latreft.models.classifier import Classifier
 from latreft.tables.context import Context
 
 ROOT = Path(__file__).resolve().parents[3]
+FOLDERS = ("results", "figures", "resources/sample")
 PAGES = sorted(
-    page.relative_to(ROOT)
-    for pattern in ("*.md", "docs/*.md", "results/README.md", "figures/README.md", "resources/*/README.md")
-    for page in ROOT.glob(pattern)
+    [*(page.relative_to(ROOT) for pattern in ("*.md", "docs/*.md") for page in ROOT.glob(pattern))]
+    + [Path(folder, "README.md") for folder in FOLDERS]
 )
 
 
