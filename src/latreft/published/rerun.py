@@ -25,7 +25,7 @@ HASHED = ("data", "base", "classifier", "scores", "defense")
 
 @dataclass(frozen=True)
 class Comparison:
-    """What one run, at ``path`` below the scale's results, has otherwise than the published run; empty where nothing."""
+    """What one run, at ``path`` below the scale's results, has otherwise than the published run."""
 
     path: str
     examples: int
@@ -33,7 +33,7 @@ class Comparison:
     different: int
     """Of these, how many have another prediction, outcome or attack."""
     words: tuple[str, ...]
-    """Every input and metric that differs, in words."""
+    """Every input and metric that differs, in words; or why nothing was compared."""
 
     @property
     def same(self) -> bool:
@@ -66,19 +66,19 @@ def targets(scale: str, records: Mapping[str, RunRecord]) -> list[str]:
 def compare_runs(published: Path, results: Path, records: Mapping[str, RunRecord]) -> list[Comparison]:
     """Compare the runs of ``results`` with ``records``, those of an arm in ``published``; both are scale's results.
 
-    Raises ``ValueError`` where a run is missing, was made with other settings or of other examples, or is the published
-    one itself, brought back by ``tools/resume.py``.
+    A run that is missing is not the same, nor is the published one itself, brought back by ``tools/resume.py``. Raises
+    ``ValueError`` where a run was made with other settings or of other examples, or has another rate than its examples.
     """
     return [_compare(path, record, published, results) for path, record in records.items()]
 
 
 def _compare(path: str, record: RunRecord, published: Path, results: Path) -> Comparison:
     if not (results / path).is_file():
-        raise ValueError(f"{results / path} is missing: the arm has not been run to the end")
+        return Comparison(path, 0, 0, ("not run again",))
     again = read_record(results / path)
     _check_settings(path, record, again)
     if "seconds" in record.cost and again == record:
-        raise ValueError(f"{results / path} is the published run itself, to the millisecond; move it away and run anew")
+        return Comparison(path, 0, 0, ("the published run itself, to the millisecond, and no rerun",))
     words = [*_inputs(record, again), *_metrics(record, again)]
     if not folder.has_outcomes(path):
         return Comparison(path, 0, 0, tuple(words))
