@@ -119,6 +119,40 @@ def test_the_page_states_devices_runs_and_versions(original: Project) -> None:
     assert "Partial" not in page and str(original.folder) not in page
 
 
+# --- one arm again ---
+
+
+def test_one_arm_is_run_again_without_results_and_compared(project: Project) -> None:
+    arm = "imdb/mini-neox/lat_reft/seed0"
+    said = project.tool("rerun", "mini", arm)
+    assert said.code == 1 and "is there already, and would not be made again" in said.text, said.text
+    for name in ("results", ".snakemake"):
+        shutil.rmtree(project.path(name))
+    said = project.tool("rerun", "mini", arm)
+    assert said.code == 0 and any(name.startswith("train_defense") for name in said.names), said.text
+    assert re.search(rf"(\d+) of \1 records of {arm} are as they were published", said.text), said.text
+    assert "attack_gcg.json: 0 of 4 examples differ" in said.text
+    assert not project.path("results/mini/runs/imdb/mini-neox/r2d2").exists(), "another arm was run"
+
+
+def test_one_arm_that_came_out_otherwise_is_told_with_an_exit_code(project: Project) -> None:
+    arm = "imdb/mini-neox/lat_reft/seed0"
+    for path in project.path(f"results/mini/runs/{arm}").glob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record["cost"]["seconds"] = 1e6
+        if path.name == "train.json":
+            record["metrics"]["final_loss"]["value"] += 1.0
+        path.write_text(json.dumps(record), encoding="utf-8")
+    said = project.tool("rerun", "mini", arm, "--compare")
+    assert said.code == 1 and re.search(r"train.json: final_loss [\d.]+, now [\d.]+\n", said.text), said.text
+    change_record(project.path(PUBLISHED), f"{arm}/train.json", lambda record: record["settings"].update(window=3))
+    shutil.rmtree(project.path(f"results/mini/runs/{arm}"))
+    said = project.tool("rerun", "mini", arm)
+    assert said.code == 1 and "error: not the published arm any more: " in said.text and "window 3" in said.text, (
+        said.text
+    )
+
+
 # --- what does not hold ---
 
 

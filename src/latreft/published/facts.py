@@ -51,8 +51,10 @@ class Facts:
             table(("", ""), self._overview()),
             "Seconds are wall clock of the jobs, by their records. Evaluations of clean classifiers are not in them.",
             table(("rule", "device", "runs", "seconds", "hours"), self._seconds(), lead=2),
-            f"The same by part of the sweep; `{folder.SECONDS}` has them by arm. Arms of the search belong to no seed here.",
-            table(("part", "runs", "seconds", "minutes"), self._parts(), lead=1),
+            f"The same by part of the sweep; `{folder.SECONDS}` has them by arm. Arms of the search belong to no seed here. "
+            "Card-minutes are the seconds by the number of jobs that could share a card: it took longer where it was not "
+            "full, and the start of a job is not counted.",
+            table(("part", "runs", "seconds", "card-minutes, at least"), self._parts(), lead=1),
             f"Of {self.checked.runs:,} files of per-example outcomes, {self.checked.same_hash:,} have the SHA-256 that "
             f"their record names{REWRITTEN if self.checked.same_hash < self.checked.runs else ''}. {self.checked.metrics:,} "
             "metrics were recomputed from them and agree with the records.",
@@ -117,9 +119,11 @@ class Facts:
         return [*rows, ("all", "", f"{len(every):,}", f"{sum(every):,.0f}", f"{sum(every) / 3600:.2f}")]
 
     def _parts(self) -> list[tuple[str, ...]]:
+        parts = by_part(self.plan, self.records)
+        parts.loc["all"] = parts.sum()
         return [
-            (part, f"{len(runs):,}", f"{sum(runs):,.0f}", f"{sum(runs) / 60:.0f}")
-            for part, runs in by_part(self.plan, self.records).items()
+            (str(part), f"{row.runs:,.0f}", f"{row.seconds:,.0f}", f"{row.card_seconds / 60:,.0f}")
+            for part, row in parts.iterrows()
         ]
 
 

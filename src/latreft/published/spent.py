@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -14,9 +16,18 @@ STEPS = {"train": "training", "accuracy": "accuracy", "attack": "attacks"}
 """Kind of an arm's record → the column of its seconds."""
 
 
-def seconds(cost: Mapping[str, float]) -> float:
+def seconds(cost: Mapping[str, Any]) -> float:
     """Wall clock of a run. A resumed job's ``seconds`` are of its last part, its ``training_seconds`` of all."""
     return max(float(cost.get("seconds", 0)), float(cost.get("training_seconds", 0)))
+
+
+def card_seconds(cost: Mapping[str, Any]) -> float:
+    """A run's share of a card's time: its ``seconds`` by the number of jobs that could run on the card beside each other.
+
+    A lower bound, for a card does not always hold so many, and the start of a job is not counted.
+    """
+    shared = re.search(r"up to (\d+) jobs at a time", str(cost.get("device", "")))
+    return seconds(cost) / (int(shared[1]) if shared else 1)
 
 
 def by_arm(records: Iterable[RunRecord]) -> pd.DataFrame:
@@ -32,17 +43,21 @@ def by_arm(records: Iterable[RunRecord]) -> pd.DataFrame:
     return sums.assign(total=sums.sum(axis=1)).round(3).reset_index().rename_axis(columns=None)
 
 
-def by_part(plan: Plan, records: Iterable[RunRecord]) -> dict[str, list[float]]:
-    """Seconds of the jobs for classifiers (scores and theorems included), for the search, and for the arms of each seed.
+def by_part(plan: Plan, records: Iterable[RunRecord]) -> pd.DataFrame:
+    """A row for the classifiers' jobs (scores and theorems included), the search's, and those of the arms of each seed.
 
-    An arm that some other target shows too, as that without defense, is not the search's.
+    Columns: runs, and sums of their seconds and card_seconds. An arm that some other target shows too, as that without
+    defense, is not the search's.
     """
-    spent: dict[str, list[float]] = {}
+    rows = []
     for record in records:
         if record.kind in STEPS:
             path = f"{record.dataset}/{record.model.name}/{record.arm}/seed{record.seed}"
             searched = path in plan.all_arms and path not in plan.arms_of_known_accuracy
-            spent.setdefault("search" if searched else f"seed {record.seed}", []).append(seconds(record.cost))
+            part = "search" if searched else f"seed {record.seed}"
         elif record.kind in ("finetune", "scores", "theory"):
-            spent.setdefault("classifiers", []).append(seconds(record.cost))
-    return dict(sorted(spent.items()))
+            part = "classifiers"
+        else:
+            continue
+        rows.append((part, 1, seconds(record.cost), card_seconds(record.cost)))
+    return pd.DataFrame(rows, columns=["part", "runs", "seconds", "card_seconds"]).groupby("part").sum()
