@@ -41,6 +41,8 @@ def main() -> None:
     parser.add_argument("arm", help="DATASET/MODEL/ARM/seedN, as its folder below results/SCALE/runs is called")
     parser.add_argument("--compare", action="store_true", help="run nothing: compare what lies in results/SCALE")
     given = parser.parse_args(here)
+    if given.compare and options:
+        parser.error(f"--compare runs nothing, so Snakemake gets no options: {' '.join(options)}")
     evidence, results = ROOT / "published" / given.scale, ROOT / RESULTS.format(scale=given.scale)
     if not (evidence / RECORDS).is_file():
         raise ValueError(f"{evidence} holds no published records ({RECORDS})")

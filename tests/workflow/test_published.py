@@ -156,6 +156,8 @@ def test_one_arm_that_came_out_otherwise_is_told_with_an_exit_code(project: Proj
     assert f"runs/{arm}/accuracy.json: the published run itself" in said.text and "0 of 4 records" in said.text
     said = project.tool("rerun", "mini", arm, "another", "--compare")
     assert said.code == 2 and "another" in said.text, said.text
+    said = project.tool("rerun", "mini", arm, "--compare", "--", "-n")
+    assert said.code == 2 and "Snakemake gets no options: -n" in said.text, said.text
     change_record(project.path(PUBLISHED), f"{arm}/train.json", lambda record: record["settings"].update(window=3))
     shutil.rmtree(file.parent)
     said = project.tool("rerun", "mini", arm)
