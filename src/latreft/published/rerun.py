@@ -142,7 +142,7 @@ def _made(record: RunRecord) -> dict[str, Any]:
         found = record.provenance.get(part)
         for key, value in (found if isinstance(found, dict) else {}).items():
             if key not in ("outcomes", "record"):
-                made[f"{name}{key}"] = str(value)[:12]
+                made[f"{name}{key}"] = str(value)[:12] if part == "inputs" else value
     return made
 
 

@@ -44,7 +44,7 @@ class Places:
                 settings={"rank": 4},
                 metrics={"final_loss": Metric(value=0.25, unit="nats")} if kind == "train" else {},
                 cost=costs,
-                provenance={"inputs": inputs, "versions": {"torch": "2.11.0"}, "code": "old"},
+                provenance={"inputs": inputs, "versions": {"torch": "2.11.0+cu130.1"}, "code": "old"},
             )
             write_record(record, self.before / f"runs/{ARM}/{kind}.json")
             paths.append(f"runs/{ARM}/{kind}.json")
@@ -171,14 +171,18 @@ def test_other_weights_are_told_by_their_manifests_and_another_version_in_a_file
 def test_what_a_run_was_made_with_is_told_and_makes_no_result_another(places: Places) -> None:
     def elsewhere(record: Any) -> None:
         record["cost"].update(device="CPU")
-        record["provenance"] = {"inputs": {"classifier": "d" * 64}, "versions": {"torch": "2.13.0"}, "code": "new"}
+        record["provenance"] = {
+            "inputs": {"classifier": "d" * 64},
+            "versions": {"torch": "2.11.0+cu130.2"},
+            "code": "new",
+        }
         record["provenance"]["runtime"] = {"autocast": "float32"}
 
     places.change(TRAINED, elsewhere)
     run = places.compared()[TRAINED]
     assert run.same and run.made == (
         "classifier 'cccccccccccc', now 'dddddddddddd'", "code 'old', now 'new'", "device None, now 'CPU'",
-        "runtime.autocast None, now 'float32'", "torch '2.11.0', now '2.13.0'",
+        "runtime.autocast None, now 'float32'", "torch '2.11.0+cu130.1', now '2.11.0+cu130.2'",
     )  # fmt: skip
     places.change(TRAINED, lambda record: record.update(provenance={"inputs": None}))
     assert places.compared()[TRAINED].same
