@@ -16,7 +16,8 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from latreft.artefacts import RESULTS  # noqa: E402
 from latreft.cli import one_line_errors  # noqa: E402
-from latreft.published.compare import Difference, compare  # noqa: E402
+from latreft.published import front_page  # noqa: E402
+from latreft.published.compare import Difference, compare, unlike  # noqa: E402
 from latreft.published.configured import other_setting  # noqa: E402
 from latreft.published.facts import with_count_of  # noqa: E402
 from latreft.published.folder import CONFIG, MANIFESTS, RECORDS, SCORES  # noqa: E402
@@ -69,6 +70,9 @@ def redraw(evidence: Path, copy: Path) -> list[Difference]:
     describe(results, copy, with_count_of(page or "", checked), page)
     names, differences = compare(evidence, copy)
     print(f"{len(names) - len(differences)} of {len(names)} files are as they were published")
+    front = front_page.current(ROOT, evidence.name, evidence)
+    if front is not None and (why := unlike(".md", (ROOT / "README.md").read_bytes(), front.encode())):
+        differences.append(Difference("the project's README.md", why))
     other = other_setting(results.plans, results.records)
     if other is None:
         print(f"{len(results.records)} records have the settings of the published configuration")

@@ -18,6 +18,7 @@ import pytest
 from workflow.project import ROOT, Project, clean_environment, copy_project
 
 from latreft.published.facts import REWRITTEN
+from latreft.published.front_page import markers
 
 PUBLISHED = "published/mini"
 COMMITTED = sorted(path.parent for path in ROOT.glob("published/*/records.jsonl"))
@@ -124,29 +125,41 @@ def test_the_page_states_devices_runs_and_versions(original: Project) -> None:
 
 def test_one_arm_is_run_again_without_results_and_compared(project: Project) -> None:
     arm = "imdb/mini-neox/lat_reft/seed0"
+    folder = project.path(f"results/mini/runs/{arm}")
     said = project.tool("rerun", "mini", arm)
-    assert said.code == 1 and "is there already, and would not be made again" in said.text, said.text
+    assert said.code == 1 and "is the published one itself, and would not be made again" in said.text, said.text
     for name in ("results", ".snakemake"):
         shutil.rmtree(project.path(name))
-    said = project.tool("rerun", "mini", arm)
+    said = project.tool("rerun", "mini", arm, "--", "-n")
+    assert said.code == 0 and "train_defense" in said.text and not folder.exists(), said.text
+    said = project.tool("rerun", "mini", f"results/mini/runs/{arm}/")
     assert said.code == 0 and any(name.startswith("train_defense") for name in said.names), said.text
     assert re.search(rf"(\d+) of \1 records of {arm} are as they were published", said.text), said.text
-    assert "attack_gcg.json: 0 of 4 examples differ" in said.text
+    assert f"runs/{arm}/attack_gcg.json: equal, 4 examples" in said.text and "made otherwise" not in said.text
     assert not project.path("results/mini/runs/imdb/mini-neox/r2d2").exists(), "another arm was run"
+
+    # the same command goes on with what was stopped
+    (folder / "attack_gcg.json").unlink()
+    said = project.tool("rerun", "mini", arm)
+    assert said.code == 0 and not any(name.startswith("train_defense") for name in said.names), said.text
 
 
 def test_one_arm_that_came_out_otherwise_is_told_with_an_exit_code(project: Project) -> None:
     arm = "imdb/mini-neox/lat_reft/seed0"
-    for path in project.path(f"results/mini/runs/{arm}").glob("*.json"):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        record["cost"]["seconds"] = 1e6
-        if path.name == "train.json":
-            record["metrics"]["final_loss"]["value"] += 1.0
-        path.write_text(json.dumps(record), encoding="utf-8")
+    file = project.path(f"results/mini/runs/{arm}/train.json")
+    record = json.loads(file.read_text(encoding="utf-8"))
+    record["cost"]["seconds"] = 1e6
+    record["metrics"]["final_loss"]["value"] += 1.0
+    file.write_text(json.dumps(record), encoding="utf-8")
     said = project.tool("rerun", "mini", arm, "--compare")
     assert said.code == 1 and re.search(r"train.json: final_loss [\d.]+, now [\d.]+\n", said.text), said.text
+    assert f"runs/{arm}/accuracy.json: the published run itself" in said.text and "0 of 4 records" in said.text
+    said = project.tool("rerun", "mini", arm, "another", "--compare")
+    assert said.code == 2 and "another" in said.text, said.text
+    said = project.tool("rerun", "mini", arm, "--compare", "--", "-n")
+    assert said.code == 2 and "Snakemake gets no options: -n" in said.text, said.text
     change_record(project.path(PUBLISHED), f"{arm}/train.json", lambda record: record["settings"].update(window=3))
-    shutil.rmtree(project.path(f"results/mini/runs/{arm}"))
+    shutil.rmtree(file.parent)
     said = project.tool("rerun", "mini", arm)
     assert said.code == 1 and "error: not the published arm any more: " in said.text and "window 3" in said.text, (
         said.text
@@ -291,6 +304,20 @@ def test_an_edited_number_beside_the_tables_is_named(project: Project) -> None:
         "error: config/settings.json: differs in arms > imdb/mini-neox/lat_reft > settings > epsilon: '0.75'",
     ):
         assert words in said.text, said.text
+
+
+def test_an_edited_number_of_the_front_page_is_named(project: Project) -> None:
+    begin, end = markers("mini")
+    readme = project.path("README.md")
+    readme.write_text(f"# The project\n\n{begin}\n{end}\n", encoding="utf-8")
+    assert project.tool("publish", "mini").code == 0
+    page = readme.read_text(encoding="utf-8")
+    (row,) = re.findall(r"(?m)^\| LAT-ReFT .*", page)
+    said = project.tool("redraw", "mini")
+    assert said.code == 0, said.text
+    readme.write_text(page.replace(row, row.replace("0.", "9.", 1)), encoding="utf-8")
+    said = project.tool("redraw", "mini")
+    assert said.code == 1 and "error: the project's README.md: differs in line" in said.text, said.text
 
 
 def test_a_published_configuration_with_which_a_run_was_not_made_is_named(project: Project) -> None:

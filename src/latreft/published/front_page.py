@@ -30,13 +30,20 @@ def markers(scale: str) -> tuple[str, str]:
 
 def update(root: Path, scale: str) -> None:
     """Put the published main table of ``scale`` into README, where there is one and README has a place for it."""
-    page = (root / "README.md").read_text(encoding="utf-8")
-    if markers(scale)[0] not in page or not (root / "published" / scale / "tables" / FILE).is_file():
-        return
+    page = current(root, scale, root / "published" / scale)
+    if page is not None:
+        write_text(root / "README.md", page)
+
+
+def current(root: Path, scale: str, published: Path) -> str | None:
+    """README with the main table of ``published``; ``None`` where either is missing, or README has no place for it."""
+    readme = root / "README.md"
+    page = readme.read_bytes().decode("utf-8") if readme.is_file() else ""
+    if markers(scale)[0] not in page or not (published / "tables" / FILE).is_file():
+        return None
     own = load_plans(root, {"scale": scale})[scale].scale
     model = own.settings.main_model
-    table = main_table(root / "published" / scale, root / "resources" / "paper", model, own.models[model].title)
-    write_text(root / "README.md", with_table(page, scale, table))
+    return with_table(page, scale, main_table(published, root / "resources" / "paper", model, own.models[model].title))
 
 
 def main_table(published: Path, papers: Path, model: str, title: str) -> str:
@@ -61,8 +68,8 @@ def main_table(published: Path, papers: Path, model: str, title: str) -> str:
 
 def _own(ours: pd.DataFrame, method: str, source: str, metric: str) -> str:
     at = (ours["method"] == method) & (ours["source"] == source) & (ours["metric"] == metric)
-    (one,) = ours[at].to_dict("records")
-    return text_of(one, rate)
+    found = ours[at].to_dict("records")
+    return text_of(next(iter(found), None), rate)
 
 
 def _words(ours: pd.DataFrame) -> str:
