@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from latreft.artefacts import RESULTS  # noqa: E402
 from latreft.cli import one_line_errors  # noqa: E402
-from latreft.published import front_page  # noqa: E402
+from latreft.published import folder, front_page  # noqa: E402
 from latreft.published.compare import Difference, compare, unlike  # noqa: E402
 from latreft.published.configured import other_setting  # noqa: E402
 from latreft.published.facts import with_count_of  # noqa: E402
@@ -39,9 +39,7 @@ def main() -> None:
     )
     parser.add_argument("--into", type=Path, help="a new folder to rebuild in and keep (a temporary one without)")
     given = parser.parse_args()
-    evidence = given.published.resolve() / given.scale
-    if not (evidence / RECORDS).is_file():
-        raise ValueError(f"{evidence} holds no published records ({RECORDS})")
+    evidence = folder.evidence(given.published, given.scale)
     copy = given.into.resolve() if given.into else Path(tempfile.mkdtemp(prefix=f"redraw-{given.scale}-"))
     keep = given.into is not None
     try:
@@ -70,7 +68,8 @@ def redraw(evidence: Path, copy: Path) -> list[Difference]:
     describe(results, copy, with_count_of(page or "", checked), page)
     names, differences = compare(evidence, copy)
     print(f"{len(names) - len(differences)} of {len(names)} files are as they were published")
-    front = front_page.current(ROOT, evidence.name, evidence)
+    own = evidence.parent == ROOT / "published"  # the front page shows no other folder's table
+    front = front_page.current(ROOT, evidence.name, evidence) if own else None
     if front is not None and (why := unlike(".md", (ROOT / "README.md").read_bytes(), front.encode())):
         differences.append(Difference("the project's README.md", why))
     other = other_setting(results.plans, results.records)

@@ -19,8 +19,8 @@ sys.path.insert(0, str(ROOT / "src"))
 from latreft.artefacts import RESULTS  # noqa: E402
 from latreft.cli import one_line_errors  # noqa: E402
 from latreft.plans import Plans, load_plans  # noqa: E402
+from latreft.published import folder  # noqa: E402
 from latreft.published.configured import other_setting  # noqa: E402
-from latreft.published.folder import RECORDS  # noqa: E402
 from latreft.published.rerun import arm_at, brought_back, compare_runs, records_of, targets  # noqa: E402
 from latreft.published.restore import restore  # noqa: E402
 from latreft.records import RunRecord  # noqa: E402
@@ -43,9 +43,7 @@ def main() -> None:
     given = parser.parse_args(here)
     if given.compare and options:
         parser.error(f"--compare runs nothing, so Snakemake gets no options: {' '.join(options)}")
-    evidence, results = ROOT / "published" / given.scale, ROOT / RESULTS.format(scale=given.scale)
-    if not (evidence / RECORDS).is_file():
-        raise ValueError(f"{evidence} holds no published records ({RECORDS})")
+    evidence, results = folder.evidence(ROOT / "published", given.scale), ROOT / RESULTS.format(scale=given.scale)
     arm = arm_at(given.arm, given.scale)
     records = records_of(evidence, arm)
     if not given.compare:

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from latreft.claims.quantities import Value
-from latreft.claims.settings import EVERYWHERE
 from latreft.claims.verdict import NOT_TESTABLE, VERDICTS, Judged
 from latreft.tables.layout import p_text, significant
 from latreft.tables.render import NONE, Table
@@ -19,6 +18,8 @@ COLUMNS = [
     "verdict", "reason", "compared", "runs", "records",
 ]  # fmt: skip
 DIGITS = 16
+WITHOUT_ARMS = "counts, theorems and patterns of pruning"
+"""What claims that no arm was run for are about."""
 NOTES = (
     "Of a claim with several values the first is shown, and the first p. Rates have 95% Wilson intervals with the n of one seed; what "
     "compares arms has 95% intervals of a paired bootstrap over examples, an example's outcomes averaged over seeds.",
@@ -48,12 +49,14 @@ def build(judged: Sequence[Judged], scale: str, caption: str) -> Table:
 
 
 def _counts(judged: Sequence[Judged]) -> str:
-    """How often each verdict was given, and how many need no trained model: those are the same at every scale, or nearly."""
+    """How often each verdict was given, and how many rest on no arm: those are the same at every scale, or nearly."""
     counts = Counter(one.verdict for one in judged)
     given = [one for one in judged if one.verdict != NOT_TESTABLE]
-    trained = sum(not set(EVERYWHERE) & set(one.claim.scales) for one in given)
+    on_arms = sum(any(one.claim.rates()) for one in given)
     said = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in VERDICTS)
-    return f"{said}. Of the {len(given)} that were judged, {len(given) - trained} are counts and theorems, {trained} rest on attacked models"
+    return (
+        f"{said}. Of the {len(given)} that were judged, {on_arms} rest on rates of arms, the others on {WITHOUT_ARMS}"
+    )
 
 
 def _first(one: Judged) -> tuple[str, Value | None]:

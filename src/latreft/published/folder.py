@@ -30,6 +30,14 @@ WITH_OUTCOMES = ("finetune.json", "accuracy.json", "attack_*.json")
 """Records that have per-example outcomes beside them, in a parquet file of the record's name."""
 
 
+def evidence(published: Path, scale: str) -> Path:
+    """The published folder of ``scale`` in ``published``; ``ValueError`` where it holds no records."""
+    found = published.resolve() / scale
+    if not (found / RECORDS).is_file():
+        raise ValueError(f"{found} holds no published records ({RECORDS})")
+    return found
+
+
 @dataclass(frozen=True)
 class Contents:
     """The files of a scale that are published, as paths below ``results/SCALE``."""

@@ -1,4 +1,4 @@
-"""The part of the project's README that shows a published main table beside the paper's."""
+"""The part of the project's README that shows a published main table beside the paper's, and counts the verdicts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from latreft.claims.ledger import WITHOUT_ARMS
+from latreft.claims.verdict import NOT_TESTABLE, VERDICTS
 from latreft.files import write_text
 from latreft.plans import load_plans
 from latreft.tables import names, paper
@@ -13,6 +15,7 @@ from latreft.tables.layout import rate, text_of
 from latreft.tables.render import markdown_table
 
 FILE = "main_imdb.csv"
+CLAIMS = "claims.csv"
 PAPER_MODEL = "Pythia-1.4B"
 """The paper's model that the small scale's stands for: the main one of its ablations."""
 SHOWN = {
@@ -43,7 +46,29 @@ def current(root: Path, scale: str, published: Path) -> str | None:
         return None
     own = load_plans(root, {"scale": scale})[scale].scale
     model = own.settings.main_model
-    return with_table(page, scale, main_table(published, root / "resources" / "paper", model, own.models[model].title))
+    table = main_table(published, root / "resources" / "paper", model, own.models[model].title)
+    said = verdicts(published)
+    return with_table(page, scale, f"{table}\n\n{said}" if said else table)
+
+
+def verdicts(published: Path) -> str:
+    """How often each verdict was given, those on rates of arms apart from the others; empty where no claim is judged yet."""
+    if not (published / CLAIMS).is_file():
+        return ""
+    claims = pd.read_csv(published / CLAIMS)
+    judged = claims[claims["verdict"] != NOT_TESTABLE]
+    on_arms = judged["seeds"].notna()  # nothing else has seeds
+    about = ((judged[on_arms], "rates of arms"), (judged[~on_arms], WITHOUT_ARMS))
+    said = "; ".join(f"of {len(some)} on {what} {_counts(some['verdict'])}" for some, what in about if len(some))
+    return (
+        f"Verdicts on the paper's {len(claims)} claims, by tolerances from before the runs "
+        f"([claims](published/{published.name}/claims.md)): {said}. {len(claims) - len(judged)} are {NOT_TESTABLE}."
+    )
+
+
+def _counts(verdicts: pd.Series) -> str:
+    counts = verdicts.value_counts()
+    return ", ".join(f"{counts.get(verdict, 0)} {verdict}" for verdict in VERDICTS if verdict != NOT_TESTABLE)
 
 
 def main_table(published: Path, papers: Path, model: str, title: str) -> str:

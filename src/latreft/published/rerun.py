@@ -45,9 +45,8 @@ class Comparison:
         return not self.words
 
     def __str__(self) -> str:
-        return f"{self.path}: " + (
-            "; ".join(self.words) or f"equal{f', {self.examples:,} examples' * bool(self.examples)}"
-        )
+        equal = f"equal, {self.examples:,} examples" if self.examples else "equal"
+        return f"{self.path}: {'; '.join(self.words) or equal}"
 
 
 def arm_at(given: str, scale: str) -> str:

@@ -310,7 +310,10 @@ def test_the_ledger_shows_every_claim_with_the_records_behind_it(tmp_path: Path)
     assert "fall: GCG ASR, undefended − ours = 0.650" in ours["compared"] and "p <0.001" in ours["compared"]
     assert pd.isna(frame.loc["main_llama_gcg", "estimate"]) and frame.loc["flops_qwen", "records"] == ""
     assert "reproduced: 3, partly: 0, not reproduced: 0, not testable here: 1" in table.caption
-    assert "Of the 3 that were judged, 1 are counts and theorems, 2 rest on attacked models." in table.caption
+    assert (
+        "Of the 3 that were judged, 2 rest on rates of arms, the others on counts, theorems and patterns of pruning."
+        in table.caption
+    )
     texts = [csv_text(table), markdown_text(table), latex_text(table)]
     assert all("not testable here" in text and "Llama" in text for text in texts)
     assert r"main\_pythia\_gcg" in texts[2] and r"p{0.11\textwidth}" in texts[2]

@@ -34,6 +34,27 @@ def test_each_method_stands_beside_the_papers(published):
     assert len(lines) == 2 + 5 and "different models" in text
 
 
+def test_verdicts_are_counted_apart_for_claims_on_arms_and_others(tmp_path):
+    assert front_page.verdicts(tmp_path) == ""
+    lines = [
+        "id,verdict,seeds",
+        "a,reproduced,3",
+        "b,not reproduced,3",
+        "c,partly,",
+        "d,reproduced,",
+        "e,not testable here,",
+    ]
+    (tmp_path / front_page.CLAIMS).write_text("\n".join(lines))
+    said = front_page.verdicts(tmp_path)
+    assert (
+        f"paper's 5 claims, by tolerances from before the runs ([claims](published/{tmp_path.name}/claims.md))" in said
+    )
+    assert "of 2 on rates of arms 1 reproduced, 0 partly, 1 not reproduced;" in said
+    assert (
+        "of 2 on counts, theorems and patterns of pruning 1 reproduced, 1 partly, 0 not reproduced. 1 are not" in said
+    )
+
+
 def test_a_page_takes_it_between_its_markers_only():
     begin, end = front_page.markers("small")
     page = f"before\n{begin}\nold\n{end}\nafter"

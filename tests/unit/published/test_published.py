@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -60,6 +61,21 @@ def attack_outcomes(seed: int) -> pd.DataFrame:
     )
 
 
+def record_of(kind: str, seed: int, **content: Any) -> RunRecord:
+    """A record of the undefended arm, with ``content``."""
+    model = ModelInfo(name="m", family="llama", revision="random-0", parameters=10)
+    return RunRecord(
+        kind=kind,  # type: ignore[arg-type]
+        scale="s",
+        dataset="imdb",
+        model=model,
+        method="none",
+        arm="none",
+        seed=seed,
+        **content,
+    )
+
+
 def results_of(folder: Path, seeds: tuple[int, ...] = (0, 1)) -> list[str]:
     """Records with outcomes in ``folder``; their paths below it."""
     paths = []
@@ -71,14 +87,9 @@ def results_of(folder: Path, seeds: tuple[int, ...] = (0, 1)) -> list[str]:
             name = f"{RUNS}/none/seed{seed}/{'attack_gcg' if attack else 'accuracy'}"
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             outcomes.to_parquet(folder / f"{name}.parquet", index=False)
-            record = RunRecord(
-                kind=kind,  # type: ignore[arg-type]
-                scale="s",
-                dataset="imdb",
-                model=ModelInfo(name="m", family="llama", revision="random-0", parameters=10),
-                method="none",
-                arm="none",
-                seed=seed,
+            record = record_of(
+                kind,
+                seed,
                 attack=attack,
                 settings={"text": "é", "small": 1e-07, "none": None},
                 metrics=recompute(outcomes) if attack else accuracy_metrics(outcomes),

@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from unit.published.test_published import RUNS, accuracy_outcomes, attack_outcomes, published_of, results_of
+from unit.published.test_published import RUNS, accuracy_outcomes, attack_outcomes, published_of, record_of, results_of
 
 from latreft.attacks.base import recompute
 from latreft.evaluation import accuracy_metrics
 from latreft.files import read_json, write_json
 from latreft.published.rerun import Comparison, arm_at, brought_back, compare_runs, records_of, targets
-from latreft.records import Metric, ModelInfo, RunRecord, write_record
+from latreft.records import Metric, write_record
 
 ARM = f"{RUNS.removeprefix('runs/')}/none/seed0"
 NAMES = ("accuracy", "attack_gcg", "cost", "train")
@@ -33,14 +33,9 @@ class Places:
             ("train", {"flops_per_token": 5.0}, {"classifier": "c" * 64}),
             ("cost", {"measured_flops_per_example": 7.0}, {"record": "r" * 64}),
         ):
-            record = RunRecord(
-                kind=kind,  # type: ignore[arg-type]
-                scale="s",
-                dataset="imdb",
-                model=ModelInfo(name="m", family="llama", revision="random-0", parameters=10),
-                method="none",
-                arm="none",
-                seed=0,
+            record = record_of(
+                kind,
+                0,
                 settings={"rank": 4},
                 metrics={"final_loss": Metric(value=0.25, unit="nats")} if kind == "train" else {},
                 cost=costs,
