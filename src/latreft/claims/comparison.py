@@ -31,14 +31,14 @@ LARGEST = ("highest", "range")
 
 @dataclass(frozen=True)
 class Compared:
-    """The value, its 95% interval, examples, seeds; ``p`` is McNemar's where two arms with one seed were compared."""
+    """The value, its 95% interval, examples, seeds; ``p`` is McNemar's of each seed where two arms were compared."""
 
     estimate: float
     low: float
     high: float
     n: int
     seeds: int
-    p: float | None = None
+    p: tuple[float, ...] = ()
 
 
 def compare(kind: str, models: Sequence[Sequence[pd.DataFrame]], across: str | None = None) -> Compared:
@@ -62,8 +62,8 @@ def compare(kind: str, models: Sequence[Sequence[pd.DataFrame]], across: str | N
     return Compared(float(value(*columns)), low, high, len(columns[0]), len(arms[0].columns), _p(kind, models))
 
 
-def _p(kind: str, models: Sequence[Sequence[pd.DataFrame]]) -> float | None:
+def _p(kind: str, models: Sequence[Sequence[pd.DataFrame]]) -> tuple[float, ...]:
     if kind != "difference" or len(models) > 1:
-        return None
-    a, b = (arm.to_numpy() for arm in models[0])
-    return mcnemar_p(a[:, 0], b[:, 0]) if a.shape[1] == b.shape[1] == 1 else None
+        return ()
+    a, b = models[0]
+    return tuple(mcnemar_p(a[seed].to_numpy(), b[seed].to_numpy()) for seed in a.columns)

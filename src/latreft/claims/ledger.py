@@ -22,10 +22,11 @@ WITHOUT_ARMS = "counts, theorems and patterns of pruning"
 """What claims that no arm was run for are about."""
 NOTES = (
     "Of a claim with several values the first is shown, and the first p. Rates have 95% Wilson intervals with the n of one seed; what "
-    "compares arms has 95% intervals of a paired bootstrap over examples, an example's outcomes averaged over seeds.",
+    "compares arms has 95% intervals of a paired bootstrap over examples, an example's outcomes averaged over seeds; one without "
+    "width says that no example came out otherwise in the two arms, and not that none would.",
     "Clearly above or below asks the whole interval, above and below the estimate. What had to hold was written down in "
     "config/claims.yaml before the runs.",
-    "p is McNemar's, exact and two-sided, where two arms of one seed were compared; it is not corrected for the number "
+    "p is McNemar's, exact and two-sided, one for each seed, where two arms were compared; it is not corrected for the number "
     "of claims.",
 )
 BEHIND = ["Claim", "Compared", "Runs", "Records"]
@@ -63,9 +64,13 @@ def _first(one: Judged) -> tuple[str, Value | None]:
     return next(iter(one.values.items()), ("", None))
 
 
-def _p(one: Judged) -> float | None:
-    """McNemar's p of the first value that has one."""
-    return next((value.p for value in one.values.values() if value.p is not None), None)
+def _p(one: Judged) -> tuple[float, ...]:
+    """McNemar's p of each seed, of the first value that has them."""
+    return next((value.p for value in one.values.values() if value.p), ())
+
+
+def _p_texts(p: Sequence[float]) -> str:
+    return "; ".join(map(p_text, p)) or NONE
 
 
 def _runs(one: Judged) -> list[str]:
@@ -86,7 +91,7 @@ def _compared(one: Judged) -> str:
 
 
 def _with_p(value: Value) -> str:
-    return value_text(value) + ("" if value.p is None else f", p {p_text(value.p)}")
+    return value_text(value) + (f", p {_p_texts(value.p)}" if value.p else "")
 
 
 def _row(one: Judged, scale: str) -> dict[str, Any]:
@@ -98,7 +103,7 @@ def _row(one: Judged, scale: str) -> dict[str, Any]:
         "scale": scale, "id": one.key, "statement": claim.statement, "where": claim.where, "paper": claim.paper,
         "unit": claim.unit, "quantity": name, "ci_low": numbers.pop("low"), "ci_high": numbers.pop("high"),
         "verdict": one.verdict, "reason": one.reason, "compared": _compared(one), "runs": ";".join(_runs(one)),
-        "records": ";".join(_records(one)), "p": _p(one), **numbers,
+        "records": ";".join(_records(one)), "p": ";".join(map(repr, _p(one))), **numbers,
     }  # fmt: skip
 
 
@@ -113,7 +118,6 @@ def value_text(value: Value | None) -> str:
 
 def _shown(one: Judged) -> dict[str, str]:
     _, value = _first(one)
-    p = _p(one)
     return {
         "Claim": one.key,
         "Statement": f"{one.claim.statement} ({one.claim.where})",
@@ -121,7 +125,7 @@ def _shown(one: Judged) -> dict[str, str]:
         "Estimate": value_text(value),
         "n": f"{value.n:,}" if value and value.n is not None else NONE,
         "Seeds": str(value.seeds) if value and value.seeds is not None else NONE,
-        "p": NONE if p is None else p_text(p),
+        "p": _p_texts(_p(one)),
         "Verdict": one.verdict,
         "Reason": one.reason,
     }

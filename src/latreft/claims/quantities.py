@@ -26,7 +26,7 @@ class Value:
     high: float | None = None
     n: int | None = None
     seeds: int | None = None
-    p: float | None = None
+    p: tuple[float, ...] = ()
     records: tuple[RunRecord, ...] = ()
 
 

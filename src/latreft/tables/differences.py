@@ -23,7 +23,8 @@ WORDS = (
     "example's outcomes are averaged over seeds, then examples are drawn with replacement."
 )
 NOTES = (
-    "The interval speaks of other examples, not of other seeds or trainings.",
+    "The interval speaks of other examples, not of other seeds or trainings. One without width says that no example came out "
+    "otherwise, and not that none would.",
     "p is McNemar's, exact and two-sided, one for each seed, and not corrected for the number of comparisons.",
 )
 

@@ -100,7 +100,7 @@ def test_a_level_and_its_fall(tmp_path: Path, none: int, ours: int, verdict: str
     level = found.values["level"]
     assert (level.estimate, level.n, level.seeds) == (ours / 100, 100, 1)
     assert level.low is not None and level.high is not None and level.low < ours / 100 < level.high
-    assert found.values["fall"].p is not None
+    assert len(found.values["fall"].p) == 1
 
 
 def test_changing_a_record_changes_the_verdict(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_direction_is_judged_over_seeds(tmp_path: Path, seeds: tuple[int, ...]
         runs.attack(f"{RUN}/lat_reft/seed{seed}/attack_gcg.json", "gcg", generator.permutation(first(50)))
     found = runs.judge()["window_trend"]
     assert found.verdict == verdict, found.reason
-    assert found.values["fall"].seeds == 3 and found.values["fall"].p is None
+    assert found.values["fall"].seeds == 3 and len(found.values["fall"].p) == 3
     assert found.values["fall"].estimate == pytest.approx(np.mean(seeds) / 100 - 0.5)
 
 
@@ -305,7 +305,7 @@ def test_the_ledger_shows_every_claim_with_the_records_behind_it(tmp_path: Path)
     ours = frame.loc["main_pythia_gcg"]
     assert (ours["verdict"], ours["estimate"], ours["n"], ours["quantity"]) == (REPRODUCED, 0.3, 100, "level")
     digests = [read_record(tmp_path / path).digest()[:16] for path in (OURS, NONE)]
-    assert ours["records"].split(";") == digests and ours["p"] < 1e-6
+    assert ours["records"].split(";") == digests and float(ours["p"]) < 1e-6
     assert ours["runs"].split(";") == [f"imdb/{MODEL}/lat_reft", f"imdb/{MODEL}/none"]
     assert "fall: GCG ASR, undefended − ours = 0.650" in ours["compared"] and "p <0.001" in ours["compared"]
     assert pd.isna(frame.loc["main_llama_gcg", "estimate"]) and frame.loc["flops_qwen", "records"] == ""
