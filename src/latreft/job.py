@@ -24,6 +24,7 @@ from latreft.engine.reuse import ReuseEngine
 from latreft.engine.window import Compiled
 from latreft.gpu import one_card, visible_cards
 from latreft.progress import ProgressReport
+from latreft.records import device_name
 
 PACKAGES = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy")
 
@@ -122,8 +123,8 @@ def start(runtime: Mapping[str, Any], log: str | None = None, jobs_per_gpu: int 
             stack.enter_context(one_card(jobs=jobs_per_gpu))
         device = torch.device("cuda" if use_gpu else "cpu")
         name = torch.cuda.get_device_name() if use_gpu else f"CPU, {settings.threads} thread(s)"
-        if use_gpu and jobs_per_gpu > 1:
-            name += f", up to {jobs_per_gpu} jobs at a time"
+        if use_gpu:
+            name = device_name(name, jobs_per_gpu)
         job = Job(settings, device, name, log_path, time.monotonic())
         if settings.compiled and not (use_gpu and settings.engine == "reuse"):
             job.log(f"compiled: {settings.compiled!r} does nothing here: it is for the engine reuse on a GPU")

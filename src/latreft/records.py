@@ -6,6 +6,7 @@ rates), what it cost and what it was made with. Tables and figures are built fro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,12 +90,27 @@ class RunRecord(Strict):
     def digest(self) -> str:
         """Hash of the record's content, without what differs between two equal runs (seconds, memory, times)."""
         content = self.model_dump(mode="json")
-        content["cost"] = {key: value for key, value in content["cost"].items() if key not in VOLATILE_COST}
+        content["cost"] = self.lasting_cost()
         content.pop("provenance")
         return fingerprint(content)
 
+    def lasting_cost(self) -> dict[str, Any]:
+        """Its costs without those that differ between two equal runs."""
+        return {key: value for key, value in self.cost.items() if key not in VOLATILE_COST}
+
 
 VOLATILE_COST = frozenset({"seconds", "training_seconds", "peak_memory_bytes", "peak_memory_measure", "device"})
+
+
+def device_name(card: str, jobs: int) -> str:
+    """A record's ``device``: a card's name, and how many jobs could run on it at a time where that is more than one."""
+    return f"{card}, up to {jobs} jobs at a time" if jobs > 1 else card
+
+
+def jobs_at_a_time(device: str) -> int:
+    """How many jobs could run on the card of a record's ``device`` at a time."""
+    shared = re.search(r", up to (\d+) jobs at a time$", device)
+    return int(shared[1]) if shared else 1
 
 
 def write_record(record: RunRecord, path: str | Path) -> None:

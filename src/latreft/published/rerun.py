@@ -16,7 +16,7 @@ from latreft.paired import paired_difference
 from latreft.per_example import ATTACK_COLUMNS, outcomes_of
 from latreft.published import folder, rates
 from latreft.published.restore import read_lines
-from latreft.records import VOLATILE_COST, Metric, RunRecord, read_record
+from latreft.records import Metric, RunRecord, read_record
 from latreft.tables import contradictions
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _compare(path: str, record: RunRecord, published: Path, results: Path) -> Co
             return Comparison(path, (f"no rerun of the published run: {'; '.join(other)}",))
         words = [
             *_metrics(record, again),
-            *_values(_costs(record), _costs(again)),
+            *_values(record.lasting_cost(), again.lasting_cost()),
             *_weights(record, published, results),
         ]
         examples = 0
@@ -128,10 +128,6 @@ def _values(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 def _identity(record: RunRecord) -> dict[str, Any]:
     named = {key: getattr(record, key) for key in ("scale", "method", "schema_version")}
     return named | {f"model.{key}": value for key, value in record.model.model_dump().items()}
-
-
-def _costs(record: RunRecord) -> dict[str, Any]:
-    return {key: value for key, value in record.cost.items() if key not in VOLATILE_COST}
 
 
 def _made(record: RunRecord) -> dict[str, Any]:

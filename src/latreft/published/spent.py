@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from latreft.experiments import Plan
-from latreft.records import RunRecord
+from latreft.records import RunRecord, jobs_at_a_time
 
 ARM = ["dataset", "model", "method", "arm", "seed", "device"]
 STEPS = {"train": "training", "accuracy": "accuracy", "attack": "attacks"}
@@ -26,8 +25,7 @@ def card_seconds(cost: Mapping[str, Any]) -> float:
 
     A lower bound, for a card does not always hold so many, and the start of a job is not counted.
     """
-    shared = re.search(r"up to (\d+) jobs at a time", str(cost.get("device", "")))
-    return seconds(cost) / (int(shared[1]) if shared else 1)
+    return seconds(cost) / jobs_at_a_time(str(cost.get("device", "")))
 
 
 def by_arm(records: Iterable[RunRecord]) -> pd.DataFrame:

@@ -16,6 +16,8 @@ from latreft.records import (
     ModelInfo,
     RunRecord,
     cost_metrics,
+    device_name,
+    jobs_at_a_time,
     long_form,
     model_info,
     rate,
@@ -78,6 +80,12 @@ def test_the_digest_ignores_time_memory_device_and_provenance_and_nothing_else()
     ]  # fmt: skip
     digests = {record(**change).digest() for change in changes}
     assert len(digests | {base}) == len(changes) + 1
+
+
+@pytest.mark.parametrize("jobs", [1, 4, 12])
+def test_a_device_says_how_many_jobs_shared_it(jobs):
+    assert jobs_at_a_time(device_name("NVIDIA H200", jobs)) == jobs
+    assert device_name("a card", 1) == "a card" and jobs_at_a_time("CPU, 2 thread(s)") == 1
 
 
 @pytest.mark.parametrize(
