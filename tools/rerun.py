@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from latreft.artefacts import RESULTS  # noqa: E402
 from latreft.cli import one_line_errors  # noqa: E402
 from latreft.plans import Plans, load_plans  # noqa: E402
+from latreft.preflight import data_faults, model_faults  # noqa: E402
 from latreft.published import folder  # noqa: E402
 from latreft.published.configured import other_setting  # noqa: E402
 from latreft.published.rerun import arm_at, brought_back, compare_runs, records_of, targets  # noqa: E402
@@ -40,7 +41,9 @@ def main() -> None:
     parser.add_argument("scale")
     parser.add_argument("arm", help="DATASET/MODEL/ARM/seedN, as its folder below results/SCALE/runs is called")
     parser.add_argument("--compare", action="store_true", help="run nothing: compare what lies in results/SCALE")
-    given = parser.parse_args(here)
+    given, stray = parser.parse_known_args(here)
+    if stray:
+        parser.error(f"unknown options: {' '.join(stray)}; those of Snakemake stand behind --")
     if given.compare and options:
         parser.error(f"--compare runs nothing, so Snakemake gets no options: {' '.join(options)}")
     evidence, results = folder.evidence(ROOT / "published", given.scale), ROOT / RESULTS.format(scale=given.scale)
@@ -74,7 +77,8 @@ def split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def run(scale: str, arm: str, records: dict[str, RunRecord], results: Path, options: list[str]) -> None:
     """Make the records of ``arm`` that are not there. One that is there as published is refused: nothing would be run."""
-    other = other_setting(Plans(ROOT, load_plans(ROOT, {"scale": scale})), records)
+    plans = load_plans(ROOT, {"scale": scale})
+    other = other_setting(Plans(ROOT, plans), records)
     if other:
         raise ValueError(f"not the published arm any more: {other}")
     back = brought_back(results, records)
@@ -82,6 +86,11 @@ def run(scale: str, arm: str, records: dict[str, RunRecord], results: Path, opti
         raise ValueError(
             f"{results / back} is the published one itself, and would not be made again; move {(results / back).parent} away"
         )
+    dataset, model, *_ = arm.split("/")
+    of = plans[scale].scale
+    faults = [*model_faults(model, of.models[model]), *data_faults(dataset, of.settings.datasets[dataset], ROOT)]
+    if faults:
+        raise ValueError(f"{arm} cannot be run here: {'; '.join(map(str, faults))}")
     asked = ["--config", f"scale={scale}", *options, "--", *targets(scale, records)]
     if subprocess.run([sys.executable, "-m", "snakemake", *asked], cwd=ROOT).returncode != 0:
         raise ValueError(f"{arm} was not run to the end, see above; the same command goes on from there")

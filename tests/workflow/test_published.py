@@ -144,6 +144,19 @@ def test_one_arm_is_run_again_without_results_and_compared(project: Project) -> 
     assert said.code == 0 and not any(name.startswith("train_defense") for name in said.names), said.text
 
 
+def test_an_arm_whose_data_are_not_there_is_not_begun(project: Project) -> None:
+    for name in ("results", ".snakemake"):
+        shutil.rmtree(project.path(name))
+    source = {"kind": "sample", "citation": "none", "path": "data/away.parquet"}
+    project.change(lambda scale: scale["datasets"]["imdb"].update(source=source))
+    said = project.tool("rerun", "mini", "imdb/mini-neox/lat_reft/seed0")
+    assert said.code == 1 and not said.names, said.text
+    assert "lat_reft/seed0 cannot be run here: data set imdb: " in said.text
+    assert "data/away.parquet does not exist: " in said.text and "Traceback" not in said.text
+    said = project.tool("rerun", "mini", "imdb/mini-neox/lat_reft/seed0", "-n")
+    assert said.code == 2 and "unknown options: -n; those of Snakemake stand behind --" in said.text, said.text
+
+
 def test_one_arm_that_came_out_otherwise_is_told_with_an_exit_code(project: Project) -> None:
     arm = "imdb/mini-neox/lat_reft/seed0"
     file = project.path(f"results/mini/runs/{arm}/train.json")

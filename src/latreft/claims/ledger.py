@@ -21,12 +21,12 @@ DIGITS = 16
 WITHOUT_ARMS = "counts, theorems and patterns of pruning"
 """What claims that no arm was run for are about."""
 NOTES = (
-    "Of a claim with several values the first is shown, and the first p. Rates have 95% Wilson intervals with the n of one seed; what "
+    "Of a claim with several values the first is shown. Rates have 95% Wilson intervals with the n of one seed; what "
     "compares arms has 95% intervals of a paired bootstrap over examples, an example's outcomes averaged over seeds; one without "
     "width says that no example came out otherwise in the two arms, and not that none would.",
     "Clearly above or below asks the whole interval, above and below the estimate. What had to hold was written down in "
     "config/claims.yaml before the runs.",
-    "p is McNemar's, exact and two-sided, one for each seed, where two arms were compared; it is not corrected for the number "
+    "p is McNemar's, exact and two-sided, one for each seed, where the difference of two arms is shown, and below wherever there is one; it is not corrected for the number "
     "of claims.",
 )
 BEHIND = ["Claim", "Compared", "Runs", "Records"]
@@ -65,8 +65,9 @@ def _first(one: Judged) -> tuple[str, Value | None]:
 
 
 def _p(one: Judged) -> tuple[float, ...]:
-    """McNemar's p of each seed, of the first value that has them."""
-    return next((value.p for value in one.values.values() if value.p), ())
+    """McNemar's p of each seed, where the value that is shown is a difference of two arms."""
+    _, value = _first(one)
+    return value.p if value else ()
 
 
 def _p_texts(p: Sequence[float]) -> str:

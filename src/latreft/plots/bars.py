@@ -143,12 +143,14 @@ def legend(
 
 
 def foot_words(context: Context, series: Sequence[str]) -> str:
-    """Scale, n of the series shown, and what whiskers, dots and fractions are, for the figure's foot."""
+    """Scale, data sets, n of the series shown, and what whiskers, dots and fractions are, for the figure's foot."""
     shown = context.pooled[context.pooled["source"].isin(series)]
     counted = sizes(shown, {source: context.source_name(source) for source in series})
-    parts = [context.scale_words, counted, "whiskers: 95% Wilson intervals"]
+    datasets = list(dict.fromkeys(context.name("datasets", cell["dataset"]) for cell in context.places))
+    of = f"data set{'s' * (len(datasets) > 1)}: {', '.join(datasets)}"
+    parts = [context.scale_words, of, counted, "whiskers: 95% Wilson intervals"]
     if context.seeds > 1:
-        parts[-1] += " with one seed's n"
+        parts[-1] += " with one seed's n, not of how trainings differ"
         parts.append(f"bars: means over {context.seeds} seeds, dots: single seeds")
     if len(shown[(shown["seeds"] > 0) & (shown["seeds"] < shown["seeds_wanted"])]):
         parts.append("fraction above a bar: seeds found of seeds wanted")

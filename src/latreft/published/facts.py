@@ -88,6 +88,7 @@ class Facts:
             ("devices", counted(r.cost["device"] for r in self.records if "device" in r.cost)),
             *((f"version of {name}", versions) for name, versions in self._versions().items()),
             ("code", self._code()),
+            *([] if self.missing else [("missing", "none of the files that the scale's targets want")]),
         ]
 
     def _versions(self) -> dict[str, str]:
@@ -102,7 +103,11 @@ class Facts:
             run = (record.kind, record.method, record.attack or "")
             found.setdefault(run, set()).add(str(record.provenance.get("code")))
         mixed = [f"{' '.join(filter(None, run))} ({len(code)})" for run, code in sorted(found.items()) if len(code) > 1]
-        return f"more than one version: {', '.join(mixed)}" if mixed else "one version for all runs of a kind"
+        return (
+            f"more than one version: {', '.join(mixed)}"
+            if mixed
+            else "one version for each script with its attack or method"
+        )
 
     def _seconds(self) -> list[tuple[str, ...]]:
         spent: dict[tuple[str, str], list[float]] = {}

@@ -305,7 +305,8 @@ def test_the_ledger_shows_every_claim_with_the_records_behind_it(tmp_path: Path)
     ours = frame.loc["main_pythia_gcg"]
     assert (ours["verdict"], ours["estimate"], ours["n"], ours["quantity"]) == (REPRODUCED, 0.3, 100, "level")
     digests = [read_record(tmp_path / path).digest()[:16] for path in (OURS, NONE)]
-    assert ours["records"].split(";") == digests and float(ours["p"]) < 1e-6
+    assert ours["records"].split(";") == digests and ours["p"] == ""  # of a rate
+    assert float(frame.loc["window_trend", "p"]) < 1e-6
     assert ours["runs"].split(";") == [f"imdb/{MODEL}/lat_reft", f"imdb/{MODEL}/none"]
     assert "fall: GCG ASR, undefended − ours = 0.650" in ours["compared"] and "p <0.001" in ours["compared"]
     assert pd.isna(frame.loc["main_llama_gcg", "estimate"]) and frame.loc["flops_qwen", "records"] == ""
