@@ -153,6 +153,8 @@ def test_an_arm_whose_data_are_not_there_is_not_begun(project: Project) -> None:
     assert said.code == 1 and not said.names, said.text
     assert "lat_reft/seed0 cannot be run here: data set imdb: " in said.text
     assert "data/away.parquet does not exist: " in said.text and "Traceback" not in said.text
+    said = project.tool("rerun", "mini", "imdb/mini-neox/lat_reft/seed0", "--", "-n")
+    assert said.code == 0 and "train_defense" in said.text, said.text
     said = project.tool("rerun", "mini", "imdb/mini-neox/lat_reft/seed0", "-n")
     assert said.code == 2 and "unknown options: -n; those of Snakemake stand behind --" in said.text, said.text
 

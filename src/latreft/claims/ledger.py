@@ -26,8 +26,8 @@ NOTES = (
     "width says that no example came out otherwise in the two arms, and not that none would.",
     "Clearly above or below asks the whole interval, above and below the estimate. What had to hold was written down in "
     "config/claims.yaml before the runs.",
-    "p is McNemar's, exact and two-sided, one for each seed, where the difference of two arms is shown, and below wherever there is one; it is not corrected for the number "
-    "of claims.",
+    "p is McNemar's, exact and two-sided, one for each seed, where the difference of two arms is shown, and below wherever "
+    "there is one; it is not corrected for the number of claims.",
 )
 BEHIND = ["Claim", "Compared", "Runs", "Records"]
 WIDTHS = ((0.11, 0.2, 0.06, 0.12, 0.04, 0.04, 0.05, 0.09, 0.2), (0.12, 0.44, 0.2, 0.16))

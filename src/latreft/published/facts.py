@@ -103,11 +103,9 @@ class Facts:
             run = (record.kind, record.method, record.attack or "")
             found.setdefault(run, set()).add(str(record.provenance.get("code")))
         mixed = [f"{' '.join(filter(None, run))} ({len(code)})" for run, code in sorted(found.items()) if len(code) > 1]
-        return (
-            f"more than one version: {', '.join(mixed)}"
-            if mixed
-            else "one version for each script with its attack or method"
-        )
+        if mixed:
+            return f"more than one version: {', '.join(mixed)}"
+        return "one version for each script with its attack or method"
 
     def _seconds(self) -> list[tuple[str, ...]]:
         spent: dict[tuple[str, str], list[float]] = {}
