@@ -122,9 +122,8 @@ def start(runtime: Mapping[str, Any], log: str | None = None, jobs_per_gpu: int 
         if use_gpu:
             stack.enter_context(one_card(jobs=jobs_per_gpu))
         device = torch.device("cuda" if use_gpu else "cpu")
-        name = torch.cuda.get_device_name() if use_gpu else f"CPU, {settings.threads} thread(s)"
-        if use_gpu:
-            name = device_name(name, jobs_per_gpu)
+        cpu = f"CPU, {settings.threads} thread(s)"
+        name = device_name(torch.cuda.get_device_name(), jobs_per_gpu) if use_gpu else cpu
         job = Job(settings, device, name, log_path, time.monotonic())
         if settings.compiled and not (use_gpu and settings.engine == "reuse"):
             job.log(f"compiled: {settings.compiled!r} does nothing here: it is for the engine reuse on a GPU")

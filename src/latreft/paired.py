@@ -56,7 +56,7 @@ def paired_difference(a: pd.DataFrame, b: pd.DataFrame) -> PairedDifference:
     check_examples([of_a, of_b])
     differences = (of_a.mean(axis=1) - of_b.mean(axis=1)).to_numpy()
     low, high = bootstrap_interval([differences], np.mean)
-    p = {seed: mcnemar_p(of_a[seed].to_numpy(), of_b[seed].to_numpy()) for seed in seeds}
+    p = p_by_seed(of_a, of_b)
     return PairedDifference(float(differences.mean()), low, high, len(differences), seeds, p)
 
 
@@ -97,6 +97,11 @@ def bootstrap_interval(columns: Sequence[np.ndarray], value: Callable[..., np.nd
         rng=np.random.default_rng(SEED),
     )
     return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
+
+
+def p_by_seed(a: pd.DataFrame, b: pd.DataFrame) -> dict[int, float]:
+    """McNemar's p of two arms for each seed: a row an example, the same in both, and a column a seed."""
+    return {int(seed): mcnemar_p(a[seed].to_numpy(), b[seed].to_numpy()) for seed in a.columns}
 
 
 def mcnemar_p(a: np.ndarray, b: np.ndarray) -> float:

@@ -90,16 +90,17 @@ class RunRecord(Strict):
     def digest(self) -> str:
         """Hash of the record's content, without what differs between two equal runs (seconds, memory, times)."""
         content = self.model_dump(mode="json")
-        content["cost"] = self.lasting_cost()
+        content["cost"] = lasting_cost(content["cost"])
         content.pop("provenance")
         return fingerprint(content)
 
-    def lasting_cost(self) -> dict[str, Any]:
-        """Its costs without those that differ between two equal runs."""
-        return {key: value for key, value in self.cost.items() if key not in VOLATILE_COST}
-
 
 VOLATILE_COST = frozenset({"seconds", "training_seconds", "peak_memory_bytes", "peak_memory_measure", "device"})
+
+
+def lasting_cost(cost: Mapping[str, Any]) -> dict[str, Any]:
+    """A record's costs without those that differ between two equal runs."""
+    return {key: value for key, value in cost.items() if key not in VOLATILE_COST}
 
 
 def device_name(card: str, jobs: int) -> str:
@@ -147,8 +148,8 @@ def cost_metrics(cost: Mapping[str, Any]) -> dict[str, Metric]:
     """
     return {
         f"cost_{key}": Metric(value=value, unit=next((unit for part, unit in COST_UNITS if part in key), "count"))
-        for key, value in cost.items()
-        if key not in VOLATILE_COST and isinstance(value, int | float) and not isinstance(value, bool)
+        for key, value in lasting_cost(cost).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
     }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from latreft.paired import bootstrap_interval, check_examples, mcnemar_p
+from latreft.paired import bootstrap_interval, check_examples, p_by_seed
 
 Rates = np.ndarray
 """Rates [arms, ...]."""
@@ -65,5 +65,4 @@ def compare(kind: str, models: Sequence[Sequence[pd.DataFrame]], across: str | N
 def _p(kind: str, models: Sequence[Sequence[pd.DataFrame]]) -> tuple[float, ...]:
     if kind != "difference" or len(models) > 1:
         return ()
-    a, b = models[0]
-    return tuple(mcnemar_p(a[seed].to_numpy(), b[seed].to_numpy()) for seed in a.columns)
+    return tuple(p_by_seed(*models[0]).values())

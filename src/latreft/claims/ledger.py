@@ -10,7 +10,7 @@ import pandas as pd
 
 from latreft.claims.quantities import Value
 from latreft.claims.verdict import NOT_TESTABLE, VERDICTS, Judged
-from latreft.tables.layout import p_text, significant
+from latreft.tables.layout import p_texts, significant
 from latreft.tables.render import NONE, Table
 
 COLUMNS = [
@@ -70,10 +70,6 @@ def _p(one: Judged) -> tuple[float, ...]:
     return value.p if value else ()
 
 
-def _p_texts(p: Sequence[float]) -> str:
-    return "; ".join(map(p_text, p)) or NONE
-
-
 def _runs(one: Judged) -> list[str]:
     """The arms behind a verdict, each once."""
     records = [record for value in one.values.values() for record in value.records]
@@ -92,7 +88,7 @@ def _compared(one: Judged) -> str:
 
 
 def _with_p(value: Value) -> str:
-    return value_text(value) + (f", p {_p_texts(value.p)}" if value.p else "")
+    return value_text(value) + (f", p {p_texts(value.p)}" if value.p else "")
 
 
 def _row(one: Judged, scale: str) -> dict[str, Any]:
@@ -126,7 +122,7 @@ def _shown(one: Judged) -> dict[str, str]:
         "Estimate": value_text(value),
         "n": f"{value.n:,}" if value and value.n is not None else NONE,
         "Seeds": str(value.seeds) if value and value.seeds is not None else NONE,
-        "p": _p_texts(_p(one)),
+        "p": p_texts(_p(one)),
         "Verdict": one.verdict,
         "Reason": one.reason,
     }

@@ -146,8 +146,7 @@ def foot_words(context: Context, series: Sequence[str]) -> str:
     """Scale, data sets, n of the series shown, and what whiskers, dots and fractions are, for the figure's foot."""
     shown = context.pooled[context.pooled["source"].isin(series)]
     counted = sizes(shown, {source: context.source_name(source) for source in series})
-    datasets = list(dict.fromkeys(context.name("datasets", cell["dataset"]) for cell in context.places))
-    of = f"data set{'s' * (len(datasets) > 1)}: {', '.join(datasets)}"
+    of = context.dataset_words(cell["dataset"] for cell in context.places)
     parts = [context.scale_words, of, counted, "whiskers: 95% Wilson intervals"]
     if context.seeds > 1:
         parts[-1] += " with one seed's n, not of how trainings differ"

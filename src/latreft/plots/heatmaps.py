@@ -158,13 +158,12 @@ def _missing(wide: Axes, strip: Axes) -> None:
 
 def foot_words(context: Context) -> str:
     """Scale, data set, calibration size where records say it, and how many neurons are kept."""
-    datasets = ", ".join(dict.fromkeys(context.name("datasets", _place(path)[0]) for path in context.scores))
     found = [masks for _, masks in _models(context) if masks is not None]
     kept = sorted({f"{100 * masks[rule].mean():.0f}%" for masks in found for rule in SHOWN})
     sizes = sorted({str(r.settings["calibration"]) for r in context.records if "calibration" in r.settings})
     parts = [
         context.scale_words,
-        f"data set: {datasets}",
+        context.dataset_words(_place(path)[0] for path in context.scores),
         *([f"n = {' or '.join(sizes)} calibration examples"] if sizes else []),
         f"{' or '.join(kept)} of all neurons kept" if kept else "no scores yet",
     ]

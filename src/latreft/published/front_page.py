@@ -10,12 +10,12 @@ from latreft.claims.ledger import WITHOUT_ARMS
 from latreft.claims.verdict import NOT_TESTABLE, VERDICTS
 from latreft.files import write_text
 from latreft.plans import load_plans
+from latreft.published import folder
 from latreft.tables import names, paper
 from latreft.tables.layout import rate, text_of
 from latreft.tables.render import markdown_table
 
 FILE = "main_imdb.csv"
-CLAIMS = "claims.csv"
 PAPER_MODEL = "Pythia-1.4B"
 """The paper's model that the small scale's stands for: the main one of its ablations."""
 SHOWN = {
@@ -32,14 +32,14 @@ def markers(scale: str) -> tuple[str, str]:
 
 
 def update(root: Path, scale: str) -> None:
-    """Put the published main table of ``scale`` into README, where there is one and README has a place for it."""
+    """Put main table and verdicts of the published ``scale`` into README, where there are any and README has a place."""
     page = current(root, scale, root / "published" / scale)
     if page is not None:
         write_text(root / "README.md", page)
 
 
 def current(root: Path, scale: str, published: Path) -> str | None:
-    """README with the main table of ``published``; ``None`` where either is missing, or README has no place for it."""
+    """README with main table and verdicts of ``published``; ``None`` where README or table is missing, or README has no place for it."""
     readme = root / "README.md"
     page = readme.read_bytes().decode("utf-8") if readme.is_file() else ""
     if markers(scale)[0] not in page or not (published / "tables" / FILE).is_file():
@@ -53,9 +53,10 @@ def current(root: Path, scale: str, published: Path) -> str | None:
 
 def verdicts(published: Path) -> str:
     """How often each verdict was given, those on rates of arms apart from the others; empty where no claim is judged yet."""
-    if not (published / CLAIMS).is_file():
+    file = published / folder.CLAIMS[0]
+    if not file.is_file():
         return ""
-    claims = pd.read_csv(published / CLAIMS)
+    claims = pd.read_csv(file)
     judged = claims[claims["verdict"] != NOT_TESTABLE]
     on_arms = judged["seeds"].notna()  # nothing else has seeds
     about = ((judged[on_arms], "rates of arms"), (judged[~on_arms], WITHOUT_ARMS))

@@ -16,7 +16,7 @@ from latreft.paired import paired_difference
 from latreft.per_example import ATTACK_COLUMNS, outcomes_of
 from latreft.published import folder, rates
 from latreft.published.restore import read_lines
-from latreft.records import Metric, RunRecord, read_record
+from latreft.records import Metric, RunRecord, lasting_cost, read_record
 from latreft.tables import contradictions
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _compare(path: str, record: RunRecord, published: Path, results: Path) -> Co
             return Comparison(path, (f"no rerun of the published run: {'; '.join(other)}",))
         words = [
             *_metrics(record, again),
-            *_values(record.lasting_cost(), again.lasting_cost()),
+            *_values(lasting_cost(record.cost), lasting_cost(again.cost)),
             *_weights(record, published, results),
         ]
         examples = 0

@@ -64,6 +64,11 @@ class Context:
         own = {"methods": names.METHODS, "attacks": names.ATTACKS}.get(kind, {})
         return self.titles.get(kind, {}).get(key, own.get(key, key))
 
+    def dataset_words(self, keys: Iterable[str]) -> str:
+        """The data sets that a figure shows, each once."""
+        shown = dict.fromkeys(self.name("datasets", key) for key in keys)
+        return f"data set{'s' * (len(shown) > 1)}: {', '.join(shown)}"
+
     def source_name(self, source: str) -> str:
         """The name to show of a kind of record or of an attack."""
         return "accuracy" if source in ("accuracy", "finetune") else self.name("attacks", source)

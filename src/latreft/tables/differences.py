@@ -10,7 +10,7 @@ import pandas as pd
 from latreft.paired import PairedDifference, paired_difference
 from latreft.per_example import Run, outcomes_of, run_at, run_of
 from latreft.tables.context import Context
-from latreft.tables.layout import ASR_WORDS, attacks_of, p_text, partial_words
+from latreft.tables.layout import ASR_WORDS, attacks_of, p_texts, partial_words
 from latreft.tables.render import MISSING, NONE, Table
 
 REFERENCE = "lat_reft"
@@ -45,7 +45,7 @@ def build(context: Context) -> Table:
         for attack in attacks_of(context):
             title = context.name("attacks", attack)
             found = compare(context, cell, attack, outcomes) if attack in cell["attacks"] else None
-            row |= {f"{title}, difference": difference_text(found), f"{title}, p": p_texts(found)}
+            row |= {f"{title}, difference": difference_text(found), f"{title}, p": p_words(found)}
             rows += [found] if found else []
         shown.append(row)
     frame = pd.DataFrame(rows, columns=COLUMNS).astype({"n": "Int64"})
@@ -120,11 +120,11 @@ def difference_text(row: Mapping[str, Any] | None) -> str:
     return f"{row['difference']:+.3f} [{row['ci_low']:.2f}, {row['ci_high']:.2f}]{partial_words(row)}"
 
 
-def p_texts(row: Mapping[str, Any] | None) -> str:
+def p_words(row: Mapping[str, Any] | None) -> str:
     """McNemar's p of each seed, with two digits."""
     if row is None or row["missing"]:
         return NONE
-    return "; ".join(p_text(float(p)) for p in row["mcnemar_p"].split(";"))
+    return p_texts(float(p) for p in row["mcnemar_p"].split(";"))
 
 
 def _caption(context: Context, frame: pd.DataFrame) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,11 @@ def partial_words(point: Point) -> str:
 def p_text(p: float) -> str:
     """A p with two digits."""
     return "<0.001" if p < 0.001 else f"{p:.2g}"
+
+
+def p_texts(p: Iterable[float]) -> str:
+    """The p of each seed; ``–`` where there is none."""
+    return "; ".join(map(p_text, p)) or NONE
 
 
 def attacks_of(context: Context) -> list[str]:

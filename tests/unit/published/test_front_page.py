@@ -44,7 +44,7 @@ def test_verdicts_are_counted_apart_for_claims_on_arms_and_others(tmp_path):
         "d,reproduced,",
         "e,not testable here,",
     ]
-    (tmp_path / front_page.CLAIMS).write_text("\n".join(lines))
+    (tmp_path / "claims.csv").write_text("\n".join(lines))
     said = front_page.verdicts(tmp_path)
     assert (
         f"paper's 5 claims, by tolerances from before the runs ([claims](published/{tmp_path.name}/claims.md))" in said
