@@ -88,6 +88,11 @@ def test_no_table_misses_a_run() -> None:
         assert "missing" not in table or not table["missing"].any(), path
 
 
+def test_no_caption_says_that_one_run_was_made_by_mixed_code() -> None:
+    for path in sorted((RESULTS / "tables").glob("*.md")):
+        assert "mixed code" not in path.read_text(encoding="utf-8"), path
+
+
 def test_every_rate_has_n_and_an_interval(records: dict[Path, RunRecord]) -> None:
     rates = [
         (path, metric)

@@ -14,6 +14,7 @@ from latreft.published import folder
 from latreft.published.rates import Checked
 from latreft.published.spent import by_part, seconds
 from latreft.records import RunRecord
+from latreft.tables.context import mixed_code
 from latreft.tables.render import markdown_table
 
 BEGIN = "<!-- facts: begin; written by tools/publish.py, what is edited up to the end marker is lost -->"
@@ -98,11 +99,7 @@ class Facts:
 
     def _code(self) -> str:
         """Whether runs of one kind were made by one version of the code."""
-        found: dict[tuple[str, ...], set[str]] = {}
-        for record in self.records:
-            run = (record.kind, record.method, record.attack or "")
-            found.setdefault(run, set()).add(str(record.provenance.get("code")))
-        mixed = [f"{' '.join(filter(None, run))} ({len(code)})" for run, code in sorted(found.items()) if len(code) > 1]
+        mixed = [f"{run} ({number})" for run, number in mixed_code(self.records).items()]
         if mixed:
             return f"more than one version: {', '.join(mixed)}"
         return "one version for each script with its attack or method"

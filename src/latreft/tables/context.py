@@ -95,12 +95,24 @@ class Context:
     @property
     def code_words(self) -> list[str]:
         """A warning where runs of one kind were made by different code."""
-        versions: dict[tuple[str, str, str | None], set[str]] = {}
-        for record in self.records:
-            run = (record.kind, record.method, record.attack)
-            versions.setdefault(run, set()).add(str(record.provenance.get("code")))
-        mixed = [" ".join(filter(None, run)) for run, found in versions.items() if len(found) > 1]
-        return [f"mixed code versions: {', '.join(sorted(mixed))}"] if mixed else []
+        mixed = mixed_code(self.records)
+        return [f"mixed code versions: {', '.join(mixed)}"] if mixed else []
+
+
+def mixed_code(records: Iterable[RunRecord]) -> dict[str, int]:
+    """Runs of one kind, method and attack that different code made: their name → the number of versions, at most.
+
+    A model's family is code of its own jobs only, so versions are told apart within a family.
+    """
+    versions: dict[tuple[str, str], set[str]] = {}
+    for record in records:
+        run = " ".join(filter(None, (record.kind, record.method, record.attack)))
+        versions.setdefault((run, record.model.family), set()).add(str(record.provenance.get("code")))
+    mixed: dict[str, int] = {}
+    for (run, _), found in sorted(versions.items()):
+        if len(found) > 1:
+            mixed[run] = max(len(found), mixed.get(run, 0))
+    return mixed
 
 
 def read_records(paths: Iterable[str | Path]) -> list[RunRecord]:

@@ -6,9 +6,9 @@ import pytest
 from statsmodels.stats.proportion import proportion_confint
 from unit.tables.synthetic_records import Runs, cell, costs, write_manifest
 
-from latreft.records import Metric, long_form, rate
+from latreft.records import Metric, ModelInfo, long_form, rate
 from latreft.tables.collect import COSTS, POOLED, TIDY, check_records, collect, pool_seeds, sizes
-from latreft.tables.context import read_records
+from latreft.tables.context import mixed_code, read_records
 
 
 @pytest.fixture
@@ -175,6 +175,17 @@ def test_two_code_versions_of_one_kind_are_said(runs):
         own = cell("lat_reft", seed=seed)
         runs.record(own, "accuracy", {"accuracy": rate(9, 10)}, provenance={"code": code})
     assert runs.context("main_imdb", [own]).code_words == ["mixed code versions: accuracy lat_reft"]
+
+
+def test_code_of_another_family_is_no_other_version(runs):
+    """A family's module is code of its own models' jobs only, so their hashes differ."""
+    for family, code in (("llama", "aaaa"), ("qwen2", "bbbb")):
+        own = cell("lat_reft", model=family)
+        model = ModelInfo(name=family, family=family, revision="0" * 40, parameters=1)
+        runs.record(own, "accuracy", {"accuracy": rate(9, 10)}, model=model, provenance={"code": code})
+    assert runs.context("main_imdb", [own]).code_words == [] and mixed_code(read_records(runs.paths)) == {}
+    runs.record(cell("lat_reft", model="other"), "accuracy", {"accuracy": rate(9, 10)}, provenance={"code": "cccc"})
+    assert mixed_code(read_records(runs.paths)) == {"accuracy lat_reft": 2}
 
 
 def test_sizes_in_words(runs):
