@@ -17,6 +17,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import pytest
 import torch
 from torch.nn import functional as F
+from unit.defenses.arms import StopAt, checkpoint
 
 from latreft import determinism
 from latreft.attacks import gcg
@@ -36,7 +37,7 @@ from latreft.models import attention
 from latreft.models.batch import Example, collate
 from latreft.models.classifier import Classifier
 from latreft.models.families import family
-from latreft.training import Checkpoint, Losses
+from latreft.training import Losses
 from latreft.training import train as run_training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -370,17 +371,6 @@ def test_a_baseline_is_trained_alike_captured_and_eagerly_and_twice_alike(method
     assert captured.summary.history[-1]["loss"] < captured.summary.history[0]["loss"]
 
 
-class Killed:
-    """Progress that dies at a step."""
-
-    def __init__(self, step: int):
-        self.step = step
-
-    def update(self, done: int, _total: int, _values: object) -> None:
-        if done == self.step:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("compiled", ["inner", False])
 def test_a_resumed_training_ends_in_the_bits_of_an_uninterrupted_one(compiled, tmp_path):
     def run(**parts):
@@ -390,9 +380,9 @@ def test_a_resumed_training_ends_in_the_bits_of_an_uninterrupted_one(compiled, t
 
     whole = run()
     for stop in (4, 7, 11):
-        kept = Checkpoint(tmp_path / f"{stop}.pt", "one", 0.0, lambda _line: None)
+        kept = checkpoint(tmp_path / f"{stop}.pt")
         with pytest.raises(KeyboardInterrupt):
-            run(checkpoint=kept, progress=Killed(stop))
+            run(checkpoint=kept, progress=StopAt(stop))
         resumed = run(checkpoint=kept)
         assert all(torch.equal(resumed.weights[name], whole.weights[name]) for name in whole.weights)
     print(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from unit.models.tiny import damage
 from workflow.project import RUN, Project
 
 ALL = ("--config", "scale=mini", "--", "all")
@@ -215,9 +216,7 @@ CLASSIFIER = f"{RUN}/mini-neox/classifier"
 def test_a_file_that_its_manifest_does_not_list_so_is_read_by_no_job(project: Project, damaged: str, job: str) -> None:
     """Snakemake looks at the manifest alone, which is as it was."""
     path, time = project.path(damaged), project.path(damaged).stat()
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    damage(path)
     os.utime(path, ns=(time.st_atime_ns, time.st_mtime_ns))
     assert project.plan().names == set()
     project.path(job).unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,7 +38,7 @@ def build(judged: Sequence[Judged], scale: str, caption: str) -> Table:
     behind = pd.DataFrame([_behind(one) for one in judged if one.values], columns=BEHIND)
     return Table(
         label=f"tab:{scale}:claims",
-        caption=f"{caption}. {_counts(judged)}.",
+        caption=f"{caption}. {_counts(frame)}.",
         frame=frame.astype({"n": "Int64", "seeds": "Int64"}),
         display=pd.DataFrame([_shown(one) for one in judged]),
         lead=len(WIDTHS[0]),
@@ -49,14 +48,20 @@ def build(judged: Sequence[Judged], scale: str, caption: str) -> Table:
     )
 
 
-def _counts(judged: Sequence[Judged]) -> str:
+def on_arms_and_others(claims: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of claims that were judged: by rates of arms, and by what no arm was run for (:data:`WITHOUT_ARMS`)."""
+    judged = claims[claims["verdict"] != NOT_TESTABLE]
+    on_arms = judged["seeds"].notna()  # nothing else has seeds
+    return judged[on_arms], judged[~on_arms]
+
+
+def _counts(claims: pd.DataFrame) -> str:
     """How often each verdict was given, and how many rest on no arm: those are the same at every scale, or nearly."""
-    counts = Counter(one.verdict for one in judged)
-    given = [one for one in judged if one.verdict != NOT_TESTABLE]
-    on_arms = sum(any(one.claim.rates()) for one in given)
-    said = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in VERDICTS)
+    counts, (on_arms, others) = claims["verdict"].value_counts(), on_arms_and_others(claims)
+    said = ", ".join(f"{verdict}: {counts.get(verdict, 0)}" for verdict in VERDICTS)
     return (
-        f"{said}. Of the {len(given)} that were judged, {on_arms} rest on rates of arms, the others on {WITHOUT_ARMS}"
+        f"{said}. Of the {len(on_arms) + len(others)} that were judged, {len(on_arms)} rest on rates of arms, the others "
+        f"on {WITHOUT_ARMS}"
     )
 
 

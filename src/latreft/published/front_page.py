@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from latreft.claims.ledger import WITHOUT_ARMS
+from latreft.claims.ledger import WITHOUT_ARMS, on_arms_and_others
 from latreft.claims.verdict import NOT_TESTABLE, VERDICTS
 from latreft.files import write_text
 from latreft.plans import load_plans
@@ -57,13 +57,12 @@ def verdicts(published: Path) -> str:
     if not file.is_file():
         return ""
     claims = pd.read_csv(file)
-    judged = claims[claims["verdict"] != NOT_TESTABLE]
-    on_arms = judged["seeds"].notna()  # nothing else has seeds
-    about = ((judged[on_arms], "rates of arms"), (judged[~on_arms], WITHOUT_ARMS))
+    about = tuple(zip(on_arms_and_others(claims), ("rates of arms", WITHOUT_ARMS), strict=True))
     said = "; ".join(f"of {len(some)} on {what} {_counts(some['verdict'])}" for some, what in about if len(some))
+    untested = int((claims["verdict"] == NOT_TESTABLE).sum())
     return (
         f"Verdicts on the paper's {len(claims)} claims, by tolerances from before the runs "
-        f"([claims](published/{published.name}/claims.md)): {said}. {len(claims) - len(judged)} are {NOT_TESTABLE}."
+        f"([claims](published/{published.name}/claims.md)): {said}. {untested} are {NOT_TESTABLE}."
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from unit.defenses.arms import SETTINGS, arm, fresh, train
-from unit.models.tiny import FAMILIES, damaged, relist
+from unit.models.tiny import FAMILIES, damage, relist
 
 from latreft.defenses import base
 from latreft.defenses.base import Kind, Trained
@@ -115,7 +115,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_weights_that_are_not_those_of_the_manifest_are_refused(method, tmp_path):
     """One damaged byte, and the weights of another seed's training, which fit."""
     manifest, _ = saved(method, tmp_path)
-    damaged(tmp_path / WEIGHTS)
+    damage(tmp_path / WEIGHTS)
     with pytest.raises(ValueError, match=f"{WEIGHTS} is not the file that .*manifest.json lists"):
         load(manifest, fresh(), classifier_sha256="c" * 64)
     if method == "lat_reft":

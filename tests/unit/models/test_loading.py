@@ -12,7 +12,7 @@ import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
-from unit.models.tiny import FAMILIES, classifier, damaged, examples, relist
+from unit.models.tiny import FAMILIES, classifier, damage, examples, relist
 
 from latreft.files import read_json
 from latreft.models.batch import collate
@@ -181,7 +181,7 @@ def test_no_file_that_the_manifest_lists_is_used_when_it_is_another(kind, tmp_pa
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(files)
     for name in files:
         before = (tmp_path / name).read_bytes()
-        damaged(tmp_path / name)
+        damage(tmp_path / name)
         with pytest.raises(ValueError, match=f"{name} is not the file that .*manifest.json lists: its SHA-256 is"):
             load_base(manifest, "float32", 2) if kind == "base" else load_classifier(manifest, CPU, "float32")
         (tmp_path / name).write_bytes(before)

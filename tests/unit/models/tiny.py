@@ -92,8 +92,8 @@ def relist(manifest: Path) -> None:
     write_json(manifest, content)
 
 
-def damaged(path: Path) -> None:
-    """One byte in the middle of a file is another: length and layout stay."""
+def damage(path: Path) -> None:
+    """Change one byte in the middle of a file: length and layout stay."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
